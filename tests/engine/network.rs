@@ -108,26 +108,36 @@ fn publishing(name: &str, port: u16) -> String {
 async fn a_host_port_that_a_foreign_container_holds_is_told_and_taken_when_it_is_free() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    for (protocol, publish) in [("TCP", "80"), ("UDP", "80/udp")] {
+    // Both at once: each waits until its pod is tried again.
+    let held = [("tcp", "80"), ("udp", "80/udp")].map(|(protocol, publish)| {
         let port = free_port();
         let holder = format!("holder-{port}");
         let publish = format!("{port}:{publish}");
         bed.docker(&[
             "run", "-d", "--name", &holder, "-p", &publish, IMAGE, "sleep", "1000000",
         ]);
-        let web =
-            publishing("web", port).replace("hostPort", &format!("protocol: {protocol}, hostPort"));
-        bed.write("web.yaml", &web);
-        let in_use = format!("host port {port} is in use by container {holder:?}");
-        let told = agent
-            .until_pod("web", |pod| pod.message.contains("is in use by"))
+        let spelled = format!("protocol: {}, hostPort", protocol.to_uppercase());
+        let web = publishing(protocol, port).replace("hostPort", &spelled);
+        bed.write(&format!("{protocol}.yaml"), &web);
+        (protocol, port, holder)
+    });
+    let mut told = Vec::new();
+    for (protocol, _, holder) in &held {
+        let pod = agent
+            .until_pod(protocol, |pod| pod.message.contains("is in use by"))
             .await;
-        bed.docker(&["rm", "-f", &holder]);
+        bed.docker(&["rm", "-f", holder]);
+        told.push(pod.message);
+    }
+    for ((protocol, port, holder), told) in held.iter().zip(&told) {
+        let in_use = format!("host port {port} is in use by container {holder:?}");
         // docker 22b
-        assert!(told.message.contains(&in_use), "{}", told.message);
-        agent.until_running("web").await;
-        bed.remove("web.yaml");
-        agent.until_gone("web").await;
+        assert!(told.contains(&in_use), "{told}");
+        agent.until_running(protocol).await;
+        bed.remove(&format!("{protocol}.yaml"));
+    }
+    for (protocol, ..) in &held {
+        agent.until_gone(protocol).await;
     }
     agent.stop().await;
 }
