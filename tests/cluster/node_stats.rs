@@ -150,7 +150,8 @@ fn top(bed: &NodeBed, args: &[&str]) -> Result<Vec<Vec<String>>, String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_top_shows_pods_and_the_node() {
-    let cluster = Arc::new(Options::default().aggregating().start().await);
+    let options = Options::default().without_scheduler().aggregating();
+    let cluster = Arc::new(options.start().await);
     let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
     let agent = bed.joined().await;
     bed.write("web.yaml", &bed.pod("web", IMAGE, 1, QUIET));

@@ -246,7 +246,8 @@ fn taints(node: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_falls_silent_is_unknown_and_clean_when_it_is_back() {
-    let cluster = Options::default().fast_node_lifecycle().start().await;
+    let options = Options::default().without_scheduler();
+    let cluster = options.fast_node_lifecycle().start().await;
     let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
     let agent = bed.joined().await;
     bed.sleeper("web");
