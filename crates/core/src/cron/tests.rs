@@ -687,8 +687,8 @@ fn a_year_of_ten_cron_jobs_over_sleeps_and_clocks_that_jump() {
         while due < end - DEADLINE {
             let next = schedule.next(at(due)).unwrap().as_second();
             // The first look at the machine's right time after it was due, which no other was since.
-            let look = parts.iter().find(|part| part.to >= due);
-            if let Some(part) = look
+            let look = parts.partition_point(|part| part.to < due);
+            if let Some(part) = parts.get(look)
                 && part.wrong == 0
                 && part.from < due
                 && part.to - due <= DEADLINE
