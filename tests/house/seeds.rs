@@ -1,7 +1,7 @@
 //! Holds `docs/seeds.md` to the tree: every path, item and test it names exists, the product uses
 //! what stands for a seed, every row says what that is or why there is none, and no seed is missing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -158,6 +158,8 @@ struct Source {
     /// Its code, each chain of calls on one line.
     code: Vec<String>,
     imports: Vec<String>,
+    /// Those of both: most sources have none of what is looked for.
+    words: HashSet<String>,
 }
 
 fn product() -> Vec<Source> {
@@ -177,10 +179,14 @@ fn parsed(file: String, text: &str) -> Source {
             _ => code.push(statement),
         }
     }
+    let lines = code.iter().chain(&imports);
+    let words = lines.flat_map(|line| line.split(|c| !is_word(c)));
+    let words = words.map(str::to_owned).collect();
     Source {
         file,
         code,
         imports,
+        words,
     }
 }
 
@@ -200,7 +206,15 @@ fn has_word(code: &str, word: &str) -> bool {
 }
 
 impl Source {
+    /// Whether this source may have a word at all.
+    fn may_have(&self, word: &str) -> bool {
+        word.contains(|c| !is_word(c)) || self.words.contains(word)
+    }
+
     fn defines_fn(&self, item: &str) -> bool {
+        if !self.may_have(item) {
+            return false;
+        }
         let mut all = self.code.iter().flat_map(|code| places(code, item));
         all.any(|(before, _)| before.ends_with("fn "))
     }
@@ -244,12 +258,18 @@ impl Source {
             !is_variant && !kinds.iter().any(|kind| before.ends_with(kind))
         };
         let mut code = self.code.iter();
-        code.any(|code| !code.trim_start().starts_with("impl") && places(code, item).any(is_use))
+        self.may_have(item)
+            && code.any(|code| {
+                !code.trim_start().starts_with("impl") && places(code, item).any(is_use)
+            })
     }
 
     /// Whether this source calls a function, or hands it on. Where others have its name, it is
     /// meant by a path, by the name of its type or module in the source, or in the receiver.
     fn calls(&self, item: &str, owners: &[&str], modules: &[&str], is_unique: bool) -> bool {
+        if !self.may_have(item) {
+            return false;
+        }
         let names = if owners.is_empty() { modules } else { owners };
         let is_named = |name: &&str| {
             let mut all = self.code.iter().chain(&self.imports);
