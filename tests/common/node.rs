@@ -8,12 +8,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, WatchParams};
 use mirrorlet::config::Resolved;
 use mirrorlet::config::node::ApiAccess;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::cluster::{Cluster, unique};
 use super::link::Link;
@@ -21,6 +25,8 @@ use super::{Bed, IMAGE, PATIENCE, TestAgent, pause_after};
 
 /// Shortest time between two looks at the API server.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Longest time between two looks at an object that is followed: part of what is wanted may be elsewhere.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// As whom the agent speaks to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,14 +210,9 @@ spec:
 
     /// Waits until a pod of this namespace is as wanted.
     pub async fn until_pod(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        until(&format!("pod {name}"), async || {
-            let pod = self.api_pod(name).await;
-            match &pod {
-                Some(found) if wanted(found) => Ok(found.clone()),
-                _ => Err(pod.as_ref().map(brief)),
-            }
-        })
-        .await
+        let look = |pod: Option<&Value>| pod.filter(|pod| wanted(pod)).cloned();
+        let what = format!("pod {name}");
+        Box::pin(follow(&self.pods(), name, &what, look)).await
     }
 
     /// Waits until the mirror of a static pod shows it running and ready.
@@ -221,11 +222,9 @@ spec:
 
     /// Waits until a pod of this namespace is gone.
     pub async fn until_pod_gone(&self, name: &str) {
-        until(&format!("{name} to be gone"), async || {
-            let pod = self.api_pod(name).await;
-            pod.map_or(Ok(()), |pod| Err(brief(&pod)))
-        })
-        .await;
+        let look = |pod: Option<&Value>| pod.is_none().then_some(());
+        let what = format!("{name} to be gone");
+        Box::pin(follow(&self.pods(), name, &what, look)).await;
     }
 
     /// Waits until a static pod has no mirror.
@@ -242,23 +241,21 @@ spec:
         drop(self.pods().delete(name, &params).await.unwrap());
     }
 
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
     /// This bed's Node.
     pub async fn api_node(&self) -> Option<Value> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let node = nodes.get_opt(&self.node).await.unwrap();
+        let node = self.nodes().get_opt(&self.node).await.unwrap();
         node.map(|node| serde_json::to_value(node).unwrap())
     }
 
     /// Waits until this bed's Node is as wanted.
     pub async fn until_node(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        until(&format!("Node {}: {what}", self.node), async || {
-            let node = self.api_node().await;
-            match &node {
-                Some(found) if wanted(found) => Ok(found.clone()),
-                _ => Err(node.as_ref().map(brief)),
-            }
-        })
-        .await
+        let look = |node: Option<&Value>| node.filter(|node| wanted(node)).cloned();
+        let what = format!("Node {}: {what}", self.node);
+        Box::pin(follow(&self.nodes(), &self.node, &what, look)).await
     }
 
     /// Events of this namespace about an object of that UID, oldest first: reason and message.
@@ -311,14 +308,56 @@ pub fn is_ready(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && condition(pod, "Ready") == Some("True")
 }
 
+/// Looks at an object until `look` finds what is wanted: at once, and then whenever the API server tells of a
+/// change. Many tests wait at a time, and looks that find nothing new would keep the processors busy.
+async fn follow<K, T>(
+    objects: &Api<K>,
+    name: &str,
+    what: &str,
+    look: impl Fn(Option<&Value>) -> Option<T>,
+) -> T
+where
+    K: Clone + Debug + DeserializeOwned + Serialize,
+{
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let end = Instant::now() + PATIENCE;
+    let mut changes = None;
+    loop {
+        let object = objects.get_opt(name).await.unwrap();
+        let object = object.map(|object| serde_json::to_value(object).unwrap());
+        if let Some(found) = look(object.as_ref()) {
+            return found;
+        }
+        assert!(
+            Instant::now() < end,
+            "waited in vain for {what}; there is {:?}",
+            object.as_ref().map(brief)
+        );
+        if let Some(object) = object.filter(|_| changes.is_none()) {
+            let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+            let watch = objects.watch_metadata(&params, version).await;
+            changes = watch.ok().map(Box::pin);
+        }
+        let told = match &mut changes {
+            Some(changes) => tokio::time::timeout(LOOK_AGAIN, changes.next()).await,
+            None => Ok(None),
+        };
+        // Without a watch, or at the end of one.
+        if matches!(told, Ok(None | Some(Err(_)))) {
+            changes = None;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
 /// Looks until there is what is wanted; what was seen instead is told when it never comes.
 pub async fn until<T, S: Debug>(what: &str, mut look: impl AsyncFnMut() -> Result<T, S>) -> T {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = Instant::now() + PATIENCE;
     loop {
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         match look().await {
             Ok(found) => return found,
-            Err(seen) if tokio::time::Instant::now() >= end => {
+            Err(seen) if Instant::now() >= end => {
                 panic!("waited in vain for {what}; there is {seen:?}")
             }
             Err(_) => tokio::time::sleep(pause_after(began.elapsed()).max(PAUSE)).await,
