@@ -107,7 +107,8 @@ bed_down() {
         cp "$CLUSTER_DIR/kubelet.log" "$OUT/"
         kubelet_down
     fi
-    cluster_down
+    # Its directory goes with the root.
+    cluster_down KILL
 }
 
 # shellcheck source=hack/conformance/judge.sh
