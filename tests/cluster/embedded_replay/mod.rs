@@ -38,7 +38,7 @@ static LENGTH: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"&timeout(Seconds)?=[0-9a-z]+").unwrap());
 
 fn file(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/replay");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/embedded_replay");
     std::fs::read_to_string(path.join(name)).unwrap()
 }
 
