@@ -10,15 +10,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+// Tests begin in the order of these names: those that take long, not at the end.
 mod access;
+mod apps_stateful;
+mod apps_workloads;
 mod binary;
 mod by_hand;
 mod claims;
 mod compose;
+mod compose_projects;
 mod containers;
 mod devices;
 mod dns;
 mod edits;
+mod edits_rollouts;
+mod edits_start_first;
 mod eviction;
 mod failures;
 mod hooks;
@@ -32,12 +38,7 @@ mod open_files;
 mod orders;
 mod planned;
 mod probes;
-mod projects;
 mod recorded;
-mod rollouts;
-mod start_first;
-mod stateful;
 mod stats;
 mod upgrade;
 mod watching;
-mod workloads;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::apps_workloads::{deployment, until_alone, workload};
 use crate::common::recorder::Recorder;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
-use crate::rollouts::{mirrorlet, rollout};
-use crate::workloads::{deployment, until_alone, workload};
+use crate::edits_rollouts::{mirrorlet, rollout};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::{
     Downtime, OrderedChange, PlanAction, PlanReport, PlannedPod, PodReport, RolloutPhase,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
-use crate::rollouts::rollout;
+use crate::edits_rollouts::rollout;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
