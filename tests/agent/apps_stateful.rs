@@ -125,7 +125,7 @@ async fn pods_start_and_stop_in_their_turn_and_keep_their_data() {
     let row = Row::new();
     let bed = &row.bed;
     let agent = bed.agent().await;
-    row.write(3, IMAGE, "");
+    row.write(3, IMAGE, "minReadySeconds: 0");
     until_up(&agent, "web-0").await;
     let first = "starts once web-0 is Running and Ready";
     until_waits(&agent, "web-1", first).await;
@@ -238,7 +238,7 @@ fn instances(bed: &Bed) -> Vec<String> {
 async fn a_pod_below_the_partition_keeps_its_version_until_it_is_lowered() {
     let from = |ordinal: u32| {
         format!(
-            "podManagementPolicy: Parallel\n  updateStrategy: {{rollingUpdate: {{partition: {ordinal}}}}}"
+            "podManagementPolicy: Parallel\n  minReadySeconds: 0\n  updateStrategy: {{rollingUpdate: {{partition: {ordinal}}}}}"
         )
     };
     let row = Row::new();
