@@ -258,15 +258,17 @@ spec:
 }
 
 impl Scenario {
+    /// Those first that wait for servers to end and to be ready, while other tests keep the processors
+    /// busy: in the end this test runs alone.
     const PODS: [Self; 8] = [
+        Self::HandOver,
+        Self::Update,
+        Self::Withdraw,
+        Self::Restore,
         Self::Start,
         Self::Restart,
-        Self::Update,
         Self::ImageChange,
         Self::Stop,
-        Self::Restore,
-        Self::HandOver,
-        Self::Withdraw,
     ];
 
     /// The set-up that runs before.
