@@ -160,12 +160,14 @@ fn failing(manifest: &str) -> String {
         )
 }
 
+/// In the network of the host: for one of a sandbox's own the Engine starts itself twice more. Those of
+/// [`probed`], [`row`] and the web servers have one.
 fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> String {
     let mut text = String::from("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n");
     if let Some(uid) = uid {
         text += &format!("  uid: {uid}\n");
     }
-    text += "spec:\n  terminationGracePeriodSeconds: 2\n";
+    text += "spec:\n  hostNetwork: true\n  terminationGracePeriodSeconds: 2\n";
     if init {
         text += &format!(
             "  initContainers:\n  - name: prepare\n    image: {IMAGE}\n    command: [\"true\"]\n"
@@ -185,6 +187,7 @@ fn probed() -> String {
         r#"    startupProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 60}"#;
     let name = "  - name: one\n";
     let manifest = manifest(None, true, &[("one", IMAGE), ("two", IMAGE)]);
+    let manifest = manifest.replacen("  hostNetwork: true\n", "", 1);
     manifest.replacen(name, &format!("{name}{probe}\n"), 1)
 }
 
@@ -211,6 +214,7 @@ spec:
   completionMode: Indexed
   template:
     spec:
+      hostNetwork: true
       restartPolicy: Never
       terminationGracePeriodSeconds: 1
       containers:
