@@ -6,7 +6,8 @@
 # A program that takes too long is ended, and its tests that had no end count as failed. What failed
 # tests printed is added to the file FAILURES, where that is set. Up to AGAIN failed tests that meet an
 # Engine or a cluster run once more, on their own; one that passes then is named in the file FLAKY, and
-# is a defect to look into all the same. AGAIN=0 has the first result count.
+# is a defect to look into all the same. AGAIN=0 has the first result count. Programs whose name matches
+# EXCEPT, or does not match ONLY, are left to another call of cargo.
 set -euo pipefail
 
 # How many of the slowest tests are named, and from how many seconds on.
@@ -19,10 +20,12 @@ AGAIN="${AGAIN:-20}"
 DICE='^corruption::'
 
 program="$1"
-# What has no test harness, a benchmark say, knows none of its options.
-grep -q --text report-time "$program" || exec "$@"
 name="$(basename "$program")"
 name="${name%-*}"
+[ -z "${ONLY:-}" ] || [[ "$name" =~ ^($ONLY)$ ]] || exit 0
+[ -z "${EXCEPT:-}" ] || ! [[ "$name" =~ ^($EXCEPT)$ ]] || exit 0
+# What has no test harness, a benchmark say, knows none of its options.
+grep -q --text report-time "$program" || exec "$@"
 # Their tests mostly wait, for containers, graces and servers, and share the machine with those.
 case "$name" in
 agent | cluster | engine | faults) threads=$((3 * $(nproc))) ;;

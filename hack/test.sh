@@ -15,14 +15,16 @@ REPEATED=400
 before="$(mktemp)"
 FAILURES="$(mktemp)"
 FLAKY="$(mktemp)"
-# What the checks print that run beside the compiler, and the tests that run beside Kubernetes' specs.
+# What the checks print that run beside the compiler, and the tests that run beside others.
 checked="$(mktemp)"
+computed="$(mktemp)"
 besides="$(mktemp)"
 export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
 watch=""
 checking=""
+computing=""
 beside=""
 # end_group PID: ends what runs beside, with all its children, and waits for that.
 end_group() {
@@ -35,6 +37,7 @@ finish() {
     trap - EXIT INT TERM
     [ -z "$watch" ] || kill "$watch" 2>/dev/null || true
     end_group "$checking"
+    end_group "$computing"
     end_group "$beside"
     used
     hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
@@ -47,7 +50,7 @@ finish() {
         echo "== Flaky: failed, and passed the second time, each a defect of product, test or machine:"
         cat "$FLAKY"
     fi
-    rm -f "$before" "$FAILURES" "$FLAKY" "$checked" "$besides"
+    rm -f "$before" "$FAILURES" "$FLAKY" "$checked" "$computed" "$besides"
     exit "$status"
 }
 trap finish EXIT
@@ -82,11 +85,30 @@ checking=""
 cat "$checked"
 [ "$lint" = 0 ] || exit "$lint"
 [ "$checks" = 0 ] || exit "$checks"
-# Each test program by way of hack/run-test.sh, one after the other: two at a time keep two cores no
-# busier, and tests that mostly wait then wait in vain. Benches have no tests; clippy has compiled them.
+# Each test program by way of hack/run-test.sh. Those with an Engine or a cluster, one after the other: two
+# at a time keep two cores no busier, and tests that mostly wait then wait in vain. Those that mostly
+# compute, and those alone, beside them, with what they leave of the processors. Benches have no tests;
+# clippy has compiled them.
+COMPUTE='house|mirrorlet_apimachinery|mirrorlet_compose|mirrorlet_core|projects'
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
 tested() { env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
-tested --lib --bins --tests --examples --no-fail-fast
+ALL=(--lib --bins --tests --examples)
+tested "${ALL[@]}" --no-run
+set -m
+{
+    renice -n 5 -p "$BASHPID" >/dev/null
+    ONLY="$COMPUTE" tested "${ALL[@]}" --no-fail-fast
+} >"$computed" 2>&1 </dev/null &
+computing=$!
+set +m
+status=0
+EXCEPT="$COMPUTE" tested "${ALL[@]}" --no-fail-fast || status=$?
+computed_status=0
+wait "$computing" || computed_status=$?
+computing=""
+cat "$computed"
+[ "$status" = 0 ] || exit "$status"
+[ "$computed_status" = 0 ] || exit "$computed_status"
 # While Kubernetes' specs mostly wait: kubectl against the embedded API, once more with the oldest version
 # that we know, and the examples of the documentation. Of the whole workspace, so that nothing is built
 # with other features.
@@ -98,7 +120,6 @@ set -m
 beside=$!
 set +m
 # The program that the tests had.
-status=0
 MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/debug/mirrorlet" "$MAKE" conformance-short || status=$?
 besides_status=0
 wait "$beside" || besides_status=$?
