@@ -60,12 +60,16 @@ trap 'exit 143' TERM
 # Seconds of all processors since the machine's start: at work, and altogether.
 processors() { awk '/^cpu / { hz = 100; all = $2 + $3 + $4 + $5 + $6 + $7 + $8 + $9; print (all - $5 - $6) / hz, all / hz }' /proc/stat; }
 read -r busy_before all_before < <(processors)
+# When everything had been compiled.
+built=0
 # How long it took, and whether the machine had been able to do more in that time.
 used() {
     local busy all
     read -r busy all < <(processors)
-    awk -v s="$SECONDS" -v b="$busy" -v b0="$busy_before" -v a="$all" -v a0="$all_before" \
-        'BEGIN { printf "== %d s; the processors were busy for %.0f %% of it\n", s, 100 * (b - b0) / (a - a0) }'
+    awk -v s="$SECONDS" -v c="$built" -v b="$busy" -v b0="$busy_before" -v a="$all" -v a0="$all_before" 'BEGIN {
+        printf "== %d s, %d of them for checks and the compiler", s, c
+        printf "; the processors were busy for %.0f %% of it\n", 100 * (b - b0) / (a - a0)
+    }'
 }
 
 hack/engine-watch.sh "$FAILURES" &
@@ -94,6 +98,7 @@ host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
 tested() { env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
 ALL=(--lib --bins --tests --examples)
 tested "${ALL[@]}" --no-run
+built=$SECONDS
 set -m
 {
     renice -n 5 -p "$BASHPID" >/dev/null
