@@ -16,7 +16,6 @@ mod report;
 mod rules;
 mod seen;
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -57,11 +56,7 @@ impl JobName {
     }
 }
 
-impl fmt::Display for JobName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
+crate::display!(JobName, "{}/{}", namespace, name);
 
 /// A Job, as its document describes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

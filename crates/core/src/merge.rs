@@ -2,7 +2,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,11 +56,7 @@ impl SourceName {
     }
 }
 
-impl fmt::Display for SourceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.source, self.location)
-    }
-}
+crate::display!(SourceName, "{} {}", source, location);
 
 /// The desired pods of all sources together.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,6 @@
 //! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`):
 //! what a runtime reports about containers, without a word about how it learnt it.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,11 +118,7 @@ impl UserActionRecord {
 )]
 pub struct ContainerHash(pub u32);
 
-impl fmt::Display for ContainerHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.0)
-    }
-}
+crate::display!(ContainerHash, "{:x}", 0);
 
 /// One instance of a container of a pod's spec, as seen in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,6 @@
 //! `pkg/kubelet/images/image_manager.go` (`applyDefaultImageTag`) uses it, and
 //! `github.com/opencontainers/go-digest`.
 
-use std::fmt;
-
 /// Registry of a name that names none.
 const DEFAULT_DOMAIN: &str = "docker.io";
 /// Old name of [`DEFAULT_DOMAIN`].
@@ -152,11 +150,7 @@ impl Reference {
     }
 }
 
-impl fmt::Display for Reference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
+crate::display!(Reference, "{}", text);
 
 /// Whether a text, in the place of an image's name, is the `id` of an image or the beginning of it, as the Engine
 /// takes it: with its algorithm, `sha256:4f1c`. Digits alone are a name, which gets a tag before the

@@ -1,7 +1,5 @@
 //! Versions of a runtime.
 
-use std::fmt;
-
 /// A version in the runtime's own words, such as `20.10.24+dfsg1`, `27.0.2-rc.1` or `1.41`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
@@ -15,8 +13,4 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
+mirrorlet_core::display!(Version, "{}", text);

@@ -173,11 +173,7 @@ pub fn split_name(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-impl fmt::Display for FullName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{}", self.name, self.namespace)
-    }
-}
+crate::display!(FullName, "{}_{}", name, namespace);
 
 /// A text that is not `<name>_<namespace>` with exactly two non-empty parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -241,11 +237,7 @@ impl ContainerId {
     }
 }
 
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.kind, self.id)
-    }
-}
+crate::display!(ContainerId, "{}://{}", kind, id);
 
 impl FromStr for ContainerId {
     type Err = InvalidContainerId;

@@ -1,4 +1,5 @@
-//! Macros: for enums whose variants each have a word, and for structs of which `Debug` shows little.
+//! Macros: for enums whose variants each have a word, for structs that display as some of their fields,
+//! and for structs of which `Debug` shows little.
 
 /// Defines an enum whose variants each have a word, with the function that returns the word and
 /// the constant `ALL`. The line `impl Display;` makes it display as its word.
@@ -35,6 +36,18 @@ macro_rules! words {
                 f.write_str(self.$method())
             }
         })?
+    };
+}
+
+/// Implements `Display` for a struct: these fields in that format.
+#[macro_export]
+macro_rules! display {
+    ($name:ident, $format:literal, $($field:tt),+) => {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                write!(f, $format, $(self.$field),+)
+            }
+        }
     };
 }
 

@@ -8,7 +8,6 @@
 //! with the binding mode `WaitForFirstConsumer`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};
@@ -42,11 +41,7 @@ pub struct ClaimName {
     pub name: String,
 }
 
-impl fmt::Display for ClaimName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
+crate::display!(ClaimName, "{}/{}", namespace, name);
 
 impl ClaimName {
     /// The name of a claim in a namespace.

@@ -1,7 +1,5 @@
 //! The kinds of workloads, and the key of one.
 
-use std::fmt;
-
 use crate::api::{Pod, keys, split_name};
 use crate::desired::SourceWorkload;
 use crate::spec::annotation;
@@ -146,8 +144,4 @@ impl SourceWorkload {
     }
 }
 
-impl fmt::Display for WorkloadKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
-    }
-}
+crate::display!(WorkloadKey, "{} {}/{}", kind, namespace, name);

@@ -96,11 +96,7 @@ impl ApiVersion {
     }
 }
 
-impl std::fmt::Display for ApiVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
+mirrorlet_core::display!(ApiVersion, "{}.{}", major, minor);
 
 /// Opens connections, and remembers which API version was agreed on.
 #[derive(Debug)]
