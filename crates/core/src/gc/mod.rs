@@ -16,7 +16,6 @@
 //! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_gc.go`, `pkg/kubelet/container/container_gc.go`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,33 +95,26 @@ pub struct GcInput<'a> {
 
 crate::words! {
     /// Why something goes.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
     pub enum Cause {
         /// Nobody knows its pod.
+        #[error("its pod is unknown")]
         PodGone = "pod_gone",
         /// Its pod is over, and the space is needed.
+        #[error("its pod has ended and disk space is low")]
         PodOver = "pod_over",
         /// Its container has more dead instances than are kept of each.
+        #[error("its container has more dead instances than allowed")]
         PerContainer = "per_container",
         /// The node has more dead instances than it keeps.
+        #[error("the node has more dead containers than allowed")]
         Total = "total",
         /// The pod has a newer sandbox.
+        #[error("the pod has a newer sandbox")]
         Replaced = "replaced",
     }
     /// The cause as a label of a series.
     pub fn as_str;
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PodGone => "its pod is unknown",
-            Self::PodOver => "its pod has ended and disk space is low",
-            Self::PerContainer => "its container has more dead instances than allowed",
-            Self::Total => "the node has more dead containers than allowed",
-            Self::Replaced => "the pod has a newer sandbox",
-        })
-    }
 }
 
 /// A container or sandbox that goes.

@@ -1,7 +1,6 @@
 //! The planner: what to do next for one pod, and why.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,35 +115,44 @@ pub enum Step {
 }
 
 /// Why a step is taken, or why nothing is done. Goes to the log, to events and to `explain`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Reason {
     /// The pod has no sandbox.
+    #[error("the pod has no sandbox")]
     NoSandbox,
     /// The newest sandbox does not run.
+    #[error("the sandbox is not running")]
     SandboxDead,
     /// A person stopped the newest sandbox, or started it again: its network is another one now.
+    #[error("a user {what} the sandbox with docker")]
     SandboxByHand {
         /// The action.
         what: UserAction,
     },
     /// More than one sandbox runs.
+    #[error("more than one sandbox is running")]
     SandboxDuplicated,
     /// The sandbox is in the wrong network for the spec.
+    #[error("the network mode of the sandbox differs from the pod spec")]
     SandboxNetworkChanged,
     /// The sandbox runs without an address.
+    #[error("the sandbox has no address")]
     SandboxWithoutAddress,
     /// The container has never been started.
+    #[error("container {container} has not been started yet")]
     NeverStarted {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// The container was created and never started.
+    #[error("container {container} was created but never started")]
     CreatedOnly {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// The container ended and its restart policy wants it back.
+    #[error("container {container} exited with {exit_code}")]
     Exited {
         /// Name in the spec.
         container: Arc<str>,
@@ -152,6 +160,7 @@ pub enum Reason {
         exit_code: i32,
     },
     /// A person stopped the container, or started an instance of it again, with docker.
+    #[error("a user {what} container {container} with docker")]
     ByHand {
         /// Name in the spec.
         container: Arc<str>,
@@ -162,16 +171,19 @@ pub enum Reason {
         for_good: bool,
     },
     /// The runtime doesn't know what the container does.
+    #[error("container {container} is in an unknown state")]
     UnknownState {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// The container's image changed.
+    #[error("container {container} definition changed")]
     DefinitionChanged {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// The container's liveness probe failed.
+    #[error("container {container} failed liveness probe")]
     LivenessFailed {
         /// Name in the spec.
         container: Arc<str>,
@@ -180,6 +192,7 @@ pub enum Reason {
         for_good: bool,
     },
     /// The container's startup probe failed.
+    #[error("container {container} failed startup probe")]
     StartupFailed {
         /// Name in the spec.
         container: Arc<str>,
@@ -188,41 +201,50 @@ pub enum Reason {
         for_good: bool,
     },
     /// The container's postStart hook failed.
+    #[error("the postStart hook of container {container} failed")]
     PostStartFailed {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// The container starts anew with its sandbox.
+    #[error("container {container} restarts with its sandbox")]
     SandboxRecreated {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// All containers of the pod are restarted in place.
+    #[error("{why}")]
     RestartAll {
         /// The container whose exit asked for it, with its exit code, as far as that is known.
         why: Arc<str>,
     },
     /// A regular init container failed, and the pod is never restarted.
+    #[error("init container {container} failed and restartPolicy is Never")]
     InitFailed {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// A person wants the container restarted.
+    #[error("a user restarted container {container}")]
     Requested {
         /// Name in the spec.
         container: Arc<str>,
     },
     /// A person stopped the pod.
+    #[error("a user stopped the pod")]
     Stopped,
     /// Every container is done: nothing keeps the pod alive.
+    #[error("all containers of the pod have ended")]
     Completed,
     /// The pod's status says that the pod is over, while some of it runs: its Job has ended, for
     /// example.
+    #[error("{why}")]
     Over {
         /// The reason and the message of the status.
         why: Arc<str>,
     },
     /// The pod's `activeDeadlineSeconds` passed.
+    #[error("the pod was active longer than activeDeadlineSeconds")]
     DeadlineExceeded,
 }
 
@@ -235,71 +257,6 @@ impl Reason {
             Some(ProbeKind::Startup)
         } else {
             None
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSandbox => f.write_str("the pod has no sandbox"),
-            Self::SandboxDead => f.write_str("the sandbox is not running"),
-            Self::SandboxByHand { what } => write!(f, "a user {what} the sandbox with docker"),
-            Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
-            Self::SandboxNetworkChanged => {
-                f.write_str("the network mode of the sandbox differs from the pod spec")
-            }
-            Self::SandboxWithoutAddress => f.write_str("the sandbox has no address"),
-            Self::NeverStarted { container } => {
-                write!(f, "container {container} has not been started yet")
-            }
-            Self::CreatedOnly { container } => {
-                write!(f, "container {container} was created but never started")
-            }
-            Self::Exited {
-                container,
-                exit_code,
-            } => {
-                write!(f, "container {container} exited with {exit_code}")
-            }
-            Self::ByHand {
-                container, what, ..
-            } => {
-                write!(f, "a user {what} container {container} with docker")
-            }
-            Self::UnknownState { container } => {
-                write!(f, "container {container} is in an unknown state")
-            }
-            Self::DefinitionChanged { container } => {
-                write!(f, "container {container} definition changed")
-            }
-            Self::LivenessFailed { container, .. } => {
-                write!(f, "container {container} failed liveness probe")
-            }
-            Self::StartupFailed { container, .. } => {
-                write!(f, "container {container} failed startup probe")
-            }
-            Self::PostStartFailed { container } => {
-                write!(f, "the postStart hook of container {container} failed")
-            }
-            Self::SandboxRecreated { container } => {
-                write!(f, "container {container} restarts with its sandbox")
-            }
-            Self::InitFailed { container } => {
-                write!(
-                    f,
-                    "init container {container} failed and restartPolicy is Never"
-                )
-            }
-            Self::Requested { container } => {
-                write!(f, "a user restarted container {container}")
-            }
-            Self::Stopped => f.write_str("a user stopped the pod"),
-            Self::Completed => f.write_str("all containers of the pod have ended"),
-            Self::RestartAll { why } | Self::Over { why } => f.write_str(why),
-            Self::DeadlineExceeded => {
-                f.write_str("the pod was active longer than activeDeadlineSeconds")
-            }
         }
     }
 }
