@@ -5,7 +5,7 @@ use crate::admit::is_system_critical;
 use crate::api::quantity::{Quantity, binary_text};
 use crate::api::{Pod, core};
 use crate::observed::Role;
-use crate::resources::limit;
+use crate::resources::{limit, requests_together};
 use crate::spec;
 use crate::stats::PodReading;
 
@@ -118,25 +118,11 @@ fn written(resources: Option<&core::ResourceRequirements>) -> &str {
     limit.map_or("", |limit| limit.0.as_str())
 }
 
-/// The sum over the containers that have a limit, or the most that one needs to initialize.
+/// What the containers that have a limit may use together; none where no container has one.
 ///
 /// Upstream: `PodLimits` of `k8s.io/component-helpers/resource/helpers.go`.
 fn pod_limit(pod: &Pod) -> Option<Quantity> {
-    let mut found = false;
-    let [mut apps, mut sidecars, mut initializing] = [Quantity::default(); 3];
-    for (role, container) in spec::containers(pod) {
-        let most = limit(container, EPHEMERAL_STORAGE);
-        found |= most.is_some();
-        let most = most.unwrap_or_default();
-        match role {
-            Role::Init => initializing = initializing.max(sidecars.saturating_add(most)),
-            Role::Sidecar => {
-                sidecars = sidecars.saturating_add(most);
-                initializing = initializing.max(sidecars);
-            }
-            Role::App => apps = apps.saturating_add(most),
-            Role::Ephemeral => {}
-        }
-    }
-    found.then(|| apps.saturating_add(sidecars).max(initializing))
+    let of = |container: &core::Container| limit(container, EPHEMERAL_STORAGE);
+    spec::containers(pod).find_map(|(_, container)| of(container))?;
+    Some(requests_together(pod, of))
 }

@@ -61,7 +61,7 @@ pub(super) fn build_workload(
 ) -> Option<AcceptedWorkload> {
     let (metadata, workload, causes) = decode(kind, canonical, problems);
     let none = Value::Null;
-    let written = template(kind, canonical).unwrap_or(&none);
+    let written = kind.template_in(canonical).unwrap_or(&none);
     let at = problems.root().dotted(kind.template_path());
     support::for_each_special(written, &mut |path, verdict| {
         note_special(verdict, &at.join(&path));
@@ -180,19 +180,13 @@ fn decode(
     (metadata, workload, causes)
 }
 
-/// The template of a workload as it is written.
-fn template(kind: WorkloadKind, canonical: &Value) -> Option<&Value> {
-    let mut path = kind.template_path().split('.');
-    path.try_fold(canonical, |value, key| value.get(key))
-}
-
 /// A workload with pods that end; `pod` is its first one.
 fn runs(key: &WorkloadKey, workload: &Workload, canonical: &Value, pod: &Arc<Pod>) -> Option<Runs> {
     let job = |name: String, path: &str, spec: &JobSpec| {
         let written = canonical.pointer(path)?;
         Some(Job {
             name: JobName::new(&key.namespace, name),
-            content: job_content(key.kind, written, template(key.kind, canonical)?),
+            content: job_content(key.kind, written, key.kind.template_in(canonical)?),
             rules: Rules::of(spec),
             template: Arc::clone(pod),
         })
@@ -272,7 +266,7 @@ fn template_pod(metadata: &ObjectMeta, workload: &Workload) -> Pod {
 
 /// The document that would describe a pod of a workload by itself: what its UID is a hash of.
 fn pod_document(name: &str, kind: WorkloadKind, workload: &Value) -> Value {
-    let template = template(kind, workload);
+    let template = kind.template_in(workload);
     let part = |key: &str| template.and_then(|template| template.get(key)).cloned();
     let written = part("metadata").unwrap_or_default();
     let copied = COPIED.iter().filter_map(|key| {

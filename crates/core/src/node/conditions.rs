@@ -188,11 +188,7 @@ fn ready(engine: &RuntimeReach) -> NewCondition {
 
 fn truncate(message: &mut String) {
     if message.len() > MESSAGE_MAX {
-        let end = (0..=MESSAGE_MAX)
-            .rev()
-            .find(|at| message.is_char_boundary(*at))
-            .unwrap_or(0);
-        message.truncate(end);
+        message.truncate(message.floor_char_boundary(MESSAGE_MAX));
         message.push('…');
     }
 }

@@ -10,9 +10,7 @@ use crate::small::SmallCollect;
 
 /// Returns the template of a workload's pods.
 pub(super) fn template(workload: &SourceWorkload) -> Option<&Value> {
-    let key = workload.key()?;
-    let mut path = key.kind.template_path().split('.');
-    path.try_fold(&*workload.document, |value, key| value.get(key))
+    workload.key()?.kind.template_in(&workload.document)
 }
 
 /// Returns the claims that the volumes of a workload's template name. Claims that a `StatefulSet` has

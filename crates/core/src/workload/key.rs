@@ -1,5 +1,7 @@
 //! The kinds of workloads, and the key of one.
 
+use serde_json::Value;
+
 use crate::api::{Pod, keys, split_name};
 use crate::desired::SourceWorkload;
 use crate::spec::annotation;
@@ -48,6 +50,12 @@ impl WorkloadKind {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job => "spec.template",
             Self::CronJob => "spec.jobTemplate.spec.template",
         }
+    }
+
+    /// Returns the template of pods in a document, as it is written.
+    pub(crate) fn template_in(self, document: &Value) -> Option<&Value> {
+        let mut path = self.template_path().split('.');
+        path.try_fold(document, |value, key| value.get(key))
     }
 
     /// The words before a name that mean it, as kubectl takes them, in lower case.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::refs::RefManager;
-use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp, shortened};
 use mirrorlet_core::events::{
     EventType, Happening, WorkloadEvent, node_ref, pod_ref, workload_ref,
 };
@@ -226,7 +226,7 @@ impl Journal {
             subject: stories.shared(subject),
             kind,
             reason: stories.reason(reason),
-            message: shortened(message),
+            message: shortened(message.to_owned(), MESSAGE_BYTES_MAX).into(),
         };
         match &*entry.subject {
             Subject::Pod { full_name, .. } => {
@@ -431,15 +431,6 @@ impl Stories {
 /// Bytes that an entry holds, about.
 fn bytes(entry: &Entry) -> usize {
     size_of::<Entry>() + entry.reason.len() + entry.message.len()
-}
-
-/// A message as it is kept.
-fn shortened(message: &str) -> Arc<str> {
-    if message.len() <= MESSAGE_BYTES_MAX {
-        return message.into();
-    }
-    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX - '…'.len_utf8());
-    format!("{}…", &message[..end]).into()
 }
 
 /// The entries that wait for the event recorder.

@@ -52,7 +52,7 @@ pub(in crate::manifest) fn check_workload(
         return;
     }
     let template = root.dotted(kind.template_path());
-    let written_template = written_at(written, kind.template_path());
+    let written_template = kind.template_in(written);
     let has_template = written_template.is_some();
     if let Some(selector) = workload.selector() {
         check_selector(selector, kind, pod, has_template, &at);
@@ -63,31 +63,23 @@ pub(in crate::manifest) fn check_workload(
         return;
     }
     check_template_fields(workload, pod, written_template, &template);
+    let name = metadata.name.as_deref().unwrap_or_default();
     match workload {
         Workload::Deployment(spec) => check_deployment(spec, pod, written, &at),
         Workload::StatefulSet(spec) => {
-            let name = metadata.name.as_deref().unwrap_or_default();
             super::stateful::check_stateful_set(spec, name, pod, written, &at);
         }
         Workload::DaemonSet(spec) => check_daemon_set(spec, &at),
         Workload::Job(spec) => {
-            let name = metadata.name.as_deref().unwrap_or_default();
             super::jobs::check_job(spec, name, pod, &at);
         }
         Workload::CronJob(specs) => {
-            let name = metadata.name.as_deref().unwrap_or_default();
             super::jobs::check_cron_job(&specs.0, name, &at);
             let (name, at) = (format!("{name}-00000000"), at.dotted("jobTemplate.spec"));
             super::jobs::check_job(&specs.1, &name, pod, &at);
         }
     }
     check_order(workload, pod, &at);
-}
-
-/// The value at a path of a document.
-fn written_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut keys = path.split('.');
-    keys.try_fold(document, |value, key| value.get(key))
 }
 
 fn check_metadata(
