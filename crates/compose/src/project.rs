@@ -79,8 +79,7 @@ impl Project {
     }
 
     fn object_names(&self, section: &str) -> Vec<(String, String)> {
-        let entries = self.root.get(section).map(Node::entries);
-        let entries = entries.unwrap_or_default();
+        let entries = self.root.entries_of(section);
         // The name of a volume's claim is ours in any case.
         let external = |entry: &Entry| external_name(entry).filter(|_| section != "volumes");
         let mut names: Vec<(String, String)> = entries
@@ -159,7 +158,7 @@ fn name_of(loader: &Loader<'_>, variables: &Variables, dir: &Path) -> String {
 
 fn services(loader: &mut Loader<'_>, root: &Node, active: &BTreeSet<String>) -> Vec<Service> {
     let mut found: Vec<Service> = Vec::new();
-    let all = root.get("services").map(Node::entries).unwrap_or_default();
+    let all = root.entries_of("services");
     for entry in all {
         let profiles = entry
             .value

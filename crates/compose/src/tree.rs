@@ -130,11 +130,21 @@ impl Node {
         }
     }
 
+    /// The entries of the mapping that `key` has; none where it has no mapping.
+    pub(crate) fn entries_of(&self, key: &str) -> &[Entry] {
+        self.get(key).map(Node::entries).unwrap_or_default()
+    }
+
     pub(crate) fn items(&self) -> &[Node] {
         match &self.kind {
             Kind::List(items) => items,
             _ => &[],
         }
+    }
+
+    /// The items of the list that `key` has; none where it has no list.
+    pub(crate) fn items_of(&self, key: &str) -> &[Node] {
+        self.get(key).map(Node::items).unwrap_or_default()
     }
 
     /// The scalar as text, whatever it is written as; none for null, lists and mappings.

@@ -177,12 +177,7 @@ impl Build<'_, '_> {
     fn variables(&mut self, service: &Service, container: &mut Map) {
         let from = self.env_files(service);
         let mut env: Vec<Map> = from.literals;
-        for entry in service
-            .node
-            .get("environment")
-            .map(Node::entries)
-            .unwrap_or_default()
-        {
+        for entry in service.node.entries_of("environment") {
             let known = self.project.variables.get(&entry.key).cloned();
             let value = match &entry.value.kind {
                 // Without a value it is that of the environment.

@@ -125,9 +125,8 @@ impl Groups {
 
 /// The services that a service depends on.
 pub(super) fn dependencies(service: &Service) -> Vec<String> {
-    let entries = service.node.get("depends_on").map(Node::entries);
-    let names = entries.unwrap_or_default().iter();
-    names.map(|entry| entry.key.clone()).collect()
+    let entries = service.node.entries_of("depends_on").iter();
+    entries.map(|entry| entry.key.clone()).collect()
 }
 
 /// The service that a service shares the network of, over several steps.

@@ -181,11 +181,7 @@ impl Build<'_, '_> {
         let networks = networks.as_ref().map(Node::entries).unwrap_or_default();
         let mut used: Vec<&str> = Vec::new();
         for service in &self.project.services {
-            let own = service
-                .node
-                .get("networks")
-                .map(Node::entries)
-                .unwrap_or_default();
+            let own = service.node.entries_of("networks");
             let is_defined = |entry: &&Entry| {
                 entry.key == "default" || networks.iter().any(|network| network.key == entry.key)
             };
@@ -273,8 +269,7 @@ impl Build<'_, '_> {
             let entry = entry_at(init, path);
             found.extend(entry.map(|entry| (path.join("."), entry)));
         }
-        let networks = init.node.get("networks").map(Node::entries);
-        for network in networks.unwrap_or_default() {
+        for network in init.node.entries_of("networks") {
             let path = format!("networks.{}.aliases", network.key);
             let aliases = network.value.entry("aliases");
             found.extend(aliases.map(|entry| (path, entry)));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::project::{Service, is_service_name};
-use crate::tree::{Node, Place};
+use crate::tree::Place;
 use crate::value::Map;
 
 use super::groups::Groups;
@@ -161,17 +161,15 @@ fn claims<'b>(build: &Build<'_, 'b>, service: &'b Service, owner: &'b Service) -
         let path = field(service, "container_name");
         add(text, Scope::Project, &name.place, path);
     }
-    let networks = service.node.get("networks").map(Node::entries);
-    for network in networks.unwrap_or_default() {
-        let aliases = network.value.get("aliases").map(Node::items);
-        for alias in aliases.unwrap_or_default() {
+    for network in service.node.entries_of("networks") {
+        for alias in network.value.items_of("aliases") {
             let path = field(service, &format!("networks.{}.aliases", network.key));
             let text = alias.text().unwrap_or_default();
             add(text, Scope::Network(&network.key), &alias.place, path);
         }
     }
     for other in &build.project.services {
-        for link in other.node.get("links").map(Node::items).unwrap_or_default() {
+        for link in other.node.items_of("links") {
             let text = link.text().unwrap_or_default();
             if let Some((target, alias)) = text.split_once(':')
                 && target == service.name

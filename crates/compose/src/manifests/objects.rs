@@ -69,8 +69,7 @@ fn in_secrets(target: &str) -> Option<&str> {
 /// Whether a service has a config or secret directly in the directory of secrets, which then is a volume.
 fn has_secrets_volume(service: &Service) -> bool {
     ["configs", "secrets"].into_iter().any(|section| {
-        let items = service.node.get(section).map(Node::items);
-        items.unwrap_or_default().iter().any(|item| {
+        service.node.items_of(section).iter().any(|item| {
             let source = item.set("source").and_then(Node::text);
             source.is_some_and(|source| {
                 let target = target_of(section, item, &source);
@@ -107,19 +106,12 @@ impl Build<'_, '_> {
     pub(super) fn env_files(&mut self, service: &Service) -> FromFiles {
         let mut all: BTreeMap<String, String> = BTreeMap::new();
         // The project's variables, then those of the service.
-        let written = service.node.get("environment").map(Node::entries);
+        let written = service.node.entries_of("environment").iter();
         let mut known: BTreeMap<String, String> = written
-            .unwrap_or_default()
-            .iter()
             .filter_map(|entry| Some((entry.key.clone(), entry.value.text()?)))
             .collect_map();
         known.extend(self.project.variables.clone());
-        for item in service
-            .node
-            .get("env_file")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("env_file") {
             let Some(path) = item.get("path").and_then(Node::text) else {
                 let help = "add path: with the name of a file";
                 self.invalid(item, field(service, "env_file"), "path is missing", help);
@@ -138,11 +130,7 @@ impl Build<'_, '_> {
             };
             all.extend(values.unwrap_or_default());
         }
-        let written = service
-            .node
-            .get("environment")
-            .map(Node::entries)
-            .unwrap_or_default();
+        let written = service.node.entries_of("environment");
         all.retain(|name, _| !written.iter().any(|entry| entry.key == *name));
         let (keys, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| is_key(name));
         let literals = others
@@ -183,12 +171,7 @@ impl Build<'_, '_> {
         let mut projected: Vec<Map> = Vec::new();
         let has_volume = has_secrets_volume(service);
         for (section, kind) in [("configs", "configMap"), ("secrets", "secret")] {
-            for item in service
-                .node
-                .get(section)
-                .map(Node::items)
-                .unwrap_or_default()
-            {
+            for item in service.node.items_of(section) {
                 let path = field(service, section);
                 let Some(source) = item.set("source").and_then(Node::text) else {
                     let help = format!("add source: with a name that is defined below {section}");
@@ -255,11 +238,7 @@ impl Build<'_, '_> {
             let entries = self.project.root.get(section).cloned();
             for entry in entries.as_ref().map(Node::entries).unwrap_or_default() {
                 let is_used = self.project.services.iter().any(|service| {
-                    let items = service
-                        .node
-                        .get(section)
-                        .map(Node::items)
-                        .unwrap_or_default();
+                    let items = service.node.items_of(section);
                     items.iter().any(|item| {
                         item.get("source").and_then(Node::text).as_ref() == Some(&entry.key)
                     })

@@ -232,12 +232,7 @@ impl Build<'_, '_> {
     }
 
     fn hosts(&mut self, service: &Service, pod: &mut Pod) {
-        for item in service
-            .node
-            .get("extra_hosts")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("extra_hosts") {
             let text = item.text().unwrap_or_default();
             let split = text.split_once('=').or_else(|| text.split_once(':'));
             let path = field(service, "extra_hosts");
@@ -299,12 +294,7 @@ impl Build<'_, '_> {
     }
 
     fn groups(&mut self, service: &Service, pod: &mut Pod) {
-        for item in service
-            .node
-            .get("group_add")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("group_add") {
             match item.int() {
                 Some(group) if !pod.groups.contains(&group) => pod.groups.push(group),
                 Some(_) => {}
@@ -338,12 +328,7 @@ impl Build<'_, '_> {
     /// Labels of files as annotations. Those of later files count, and before them the service's own.
     fn label_files(&mut self, service: &Service, pod: &mut Pod) {
         let (mut labels, none) = (Variables::new(), Variables::new());
-        for item in service
-            .node
-            .get("label_file")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("label_file") {
             let Some(path) = item.get("path").and_then(Node::text) else {
                 continue;
             };
@@ -399,11 +384,7 @@ impl Build<'_, '_> {
             );
             return;
         }
-        for entry in logging
-            .get("options")
-            .map(Node::entries)
-            .unwrap_or_default()
-        {
+        for entry in logging.entries_of("options") {
             let text = entry.value.text().unwrap_or_default();
             let size = words::bytes(&text).filter(|size| *size >= 32 << 10);
             let path = field(service, &format!("logging.options.{}", entry.key));
@@ -471,8 +452,7 @@ impl Build<'_, '_> {
     }
 
     fn sysctls(&mut self, service: &Service, pod: &mut Pod) {
-        let entries = service.node.get("sysctls").map(Node::entries);
-        for entry in entries.unwrap_or_default() {
+        for entry in service.node.entries_of("sysctls") {
             let Some(value) = entry.value.text() else {
                 continue;
             };

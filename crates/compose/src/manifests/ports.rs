@@ -74,8 +74,7 @@ impl Build<'_, '_> {
     pub(super) fn container_ports(&mut self, service: &Service) -> Vec<Map> {
         let mut found: Vec<Map> = Vec::new();
         let many = replicas(service) > 1;
-        let items = service.node.get("ports").map(Node::items);
-        for item in items.unwrap_or_default() {
+        for item in service.node.items_of("ports") {
             let path = field(service, "ports");
             let Some(port) = port_of(item) else {
                 let message = "target, the port of the container, is missing";
@@ -143,8 +142,7 @@ impl Build<'_, '_> {
     }
 
     fn check_exposed(&mut self, service: &Service) {
-        let items = service.node.get("expose").map(Node::items);
-        for item in items.unwrap_or_default() {
+        for item in service.node.items_of("expose") {
             let Some(text) = item.text() else {
                 continue;
             };
@@ -171,8 +169,7 @@ impl Build<'_, '_> {
 pub(super) fn service_ports(services: &[&Service]) -> Vec<Map> {
     let mut ports: Vec<Port> = Vec::new();
     for service in services {
-        let items = service.node.get("ports").map(Node::items);
-        let items = items.unwrap_or_default().iter().filter_map(port_of);
+        let items = service.node.items_of("ports").iter().filter_map(port_of);
         for port in items.chain(exposed(service)) {
             let is_same =
                 |known: &Port| known.number == port.number && known.protocol == port.protocol;

@@ -110,7 +110,7 @@ impl Build<'_, '_> {
     pub(super) fn lifecycle(&mut self, service: &Service, pod: &mut Pod) -> Map {
         let mut lifecycle = Map::new();
         for (key, hook) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
-            let items = service.node.get(key).map(Node::items).unwrap_or_default();
+            let items = service.node.items_of(key);
             if let [item] = items {
                 let path = field(service, &format!("{key}.command"));
                 let command = item.get("command").and_then(|node| self.words(node, path));

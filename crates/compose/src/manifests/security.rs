@@ -101,12 +101,7 @@ impl Build<'_, '_> {
     fn options_of(&mut self, service: &Service, security: &mut Map) {
         let mut selinux = Map::new();
         let is_privileged = security.get("privileged").is_some();
-        for item in service
-            .node
-            .get("security_opt")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("security_opt") {
             let text = item.text().unwrap_or_default();
             let (name, value) = text
                 .split_once('=')

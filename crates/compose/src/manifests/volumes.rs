@@ -25,8 +25,7 @@ impl Build<'_, '_> {
     /// The mounts of a service's container. The volumes are added to the pod.
     pub(super) fn mounts(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
         let mut mounts = Vec::new();
-        let own = service.node.get("volumes").map(Node::items);
-        let own = own.unwrap_or_default().len();
+        let own = service.node.items_of("volumes").len();
         for (index, (item, read_only)) in self.volume_items(service, 0).into_iter().enumerate() {
             let Some(mount) = self.mount(service, &item, pod) else {
                 continue;
@@ -42,12 +41,7 @@ impl Build<'_, '_> {
                 mount
             });
         }
-        for item in service
-            .node
-            .get("tmpfs")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for item in service.node.items_of("tmpfs") {
             mounts.extend(self.tmpfs(service, item, pod));
         }
         if let Some(size) = service.node.set("shm_size") {
@@ -92,18 +86,9 @@ impl Build<'_, '_> {
     /// The volumes of a service with those of the services in `volumes_from`, each with whether it
     /// is mounted read-only.
     fn volume_items(&mut self, service: &Service, depth: usize) -> Vec<(Node, bool)> {
-        let own = service
-            .node
-            .get("volumes")
-            .map(Node::items)
-            .unwrap_or_default();
+        let own = service.node.items_of("volumes");
         let mut found: Vec<(Node, bool)> = own.iter().map(|item| (item.clone(), false)).collect();
-        for from in service
-            .node
-            .get("volumes_from")
-            .map(Node::items)
-            .unwrap_or_default()
-        {
+        for from in service.node.items_of("volumes_from") {
             let text = from.text().unwrap_or_default();
             let (name, modes) = text.split_once(':').unwrap_or((&text, "rw"));
             match self.project.service(name).cloned() {
@@ -326,11 +311,7 @@ impl Build<'_, '_> {
             annotations.put(VOLUME_DRIVER, driver);
         }
         let mut options = Vec::new();
-        for option in node
-            .get("driver_opts")
-            .map(Node::entries)
-            .unwrap_or_default()
-        {
+        for option in node.entries_of("driver_opts") {
             let value = option.value.text().unwrap_or_default();
             if value.contains(char::is_whitespace) {
                 let path = format!("volumes.{key}.driver_opts.{}", option.key);

@@ -140,8 +140,8 @@ impl Build<'_, '_> {
 
     /// The conditions under which all services of the files depend on a service.
     fn conditions(&self, service: &Service) -> impl Iterator<Item = Option<String>> {
-        let all = self.project.root.get("services").map(Node::entries);
-        let entries = all.unwrap_or_default().iter().filter_map(|other| {
+        let all = self.project.root.entries_of("services").iter();
+        let entries = all.filter_map(|other| {
             let depends_on = other.value.get("depends_on")?;
             depends_on.get(&service.name)
         });
@@ -178,10 +178,7 @@ impl Build<'_, '_> {
 
     /// Whether a service says that it serves others, or is watched while it runs.
     fn is_long_running(&self, service: &Service, groups: &Groups) -> bool {
-        let is_filled = |key: &str| {
-            let items = service.node.get(key).map(Node::items);
-            items.is_some_and(|items| !items.is_empty())
-        };
+        let is_filled = |key: &str| !service.node.items_of(key).is_empty();
         let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
         is_filled("ports")
             || is_filled("expose")
