@@ -252,38 +252,20 @@ impl Runtime for DockerManager {
     }
 
     async fn status(&self) -> RuntimeStatus {
-        let condition = |kind, failure: Option<(&'static str, String)>| match failure {
-            None => RuntimeCondition {
-                kind,
-                status: true,
-                reason: "",
-                message: String::new(),
-            },
-            Some((reason, message)) => RuntimeCondition {
-                kind,
-                status: false,
-                reason,
-                message,
-            },
+        let condition = |kind, reason, failure: Option<String>| RuntimeCondition {
+            kind,
+            status: failure.is_none(),
+            reason: if failure.is_some() { reason } else { "" },
+            message: failure.unwrap_or_default(),
         };
-        let failure = self
-            .containers
-            .engine
-            .version()
-            .await
-            .err()
-            .map(|error| ("DockerDaemonNotReady", error.to_string()));
-        let no_network = self
-            .networks
-            .network
-            .status()
-            .await
-            .err()
-            .map(|error| ("NetworkPluginNotReady", error.to_string()));
+        let daemon = self.containers.engine.version().await.err();
+        let daemon = daemon.map(|error| error.to_string());
+        let network = self.networks.network.status().await.err();
+        let network = network.map(|error| error.to_string());
         RuntimeStatus {
             conditions: vec![
-                condition(RUNTIME_READY, failure),
-                condition(NETWORK_READY, no_network),
+                condition(RUNTIME_READY, "DockerDaemonNotReady", daemon),
+                condition(NETWORK_READY, "NetworkPluginNotReady", network),
             ],
         }
     }

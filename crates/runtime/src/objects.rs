@@ -272,19 +272,10 @@ pub struct Holders {
     pods: Mutex<BTreeMap<PodUid, Holder>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Holder {
     references: References,
     news: watch::Sender<u64>,
-}
-
-impl Default for Holder {
-    fn default() -> Self {
-        Self {
-            references: References::default(),
-            news: watch::channel(0).0,
-        }
-    }
 }
 
 impl Holders {

@@ -8,7 +8,6 @@
 //! An agent has one table of rules, with a name of its own. Others' tables are never touched.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -32,13 +31,18 @@ pub use watch::{Changes, Rules, rules};
 /// The family of the tables that lead ports to pods, whose addresses are of IPv4.
 const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::IPv4;
 
-/// A protocol whose ports can be led to a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
+mirrorlet_core::words! {
+    /// A protocol whose ports can be led to a pod.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Protocol {
+        /// TCP.
+        Tcp = "TCP",
+        /// UDP.
+        Udp = "UDP",
+    }
+    /// Its name.
+    pub fn as_str;
+    impl Display;
 }
 
 impl Protocol {
@@ -48,15 +52,6 @@ impl Protocol {
             Self::Tcp => 6,
             Self::Udp => 17,
         }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        })
     }
 }
 

@@ -180,26 +180,10 @@ impl VolumeError {
 
     /// Whether it is only about volumes that are devices.
     pub fn is_of_device(&self) -> bool {
-        match self {
-            Self::SetUpDevice { .. } => true,
-            Self::Several(failures) => failures.iter().all(Self::is_of_device),
-            Self::Io { .. }
-            | Self::HostPathType { .. }
-            | Self::Device { .. }
-            | Self::Volume { .. }
-            | Self::SubPath { .. }
-            | Self::Claim(_)
-            | Self::Use(_)
-            | Self::MemoryFull { .. }
-            | Self::Payload(_)
-            | Self::SetUp { .. }
-            | Self::MountNotPermitted { .. }
-            | Self::MountNotSeen { .. }
-            | Self::Busy { .. }
-            | Self::NotInCgroup { .. }
-            | Self::NotLimited { .. }
-            | Self::InvalidName(_) => false,
+        if let Self::Several(failures) = self {
+            return failures.iter().all(Self::is_of_device);
         }
+        matches!(self, Self::SetUpDevice { .. })
     }
 
     pub(super) fn io(attempt: &'static str, path: &Path, cause: impl Into<io::Error>) -> Self {
