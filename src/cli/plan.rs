@@ -15,8 +15,8 @@ use crate::config::args::{DiffArgs, PlanArgs};
 use crate::server::admin::{PlanFile, PlanRequest};
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::report::{
-    Downtime, ObjectAction, OrderedChange, PlanAction, PlanReport, PlannedObject, PlannedOrder,
-    PlannedPod, PlannedRun, RunAction,
+    Downtime, OrderedChange, PlanAction, PlanReport, PlannedObject, PlannedOrder, PlannedPod,
+    PlannedRun, RunAction,
 };
 use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 use mirrorlet_core::small::SmallSort;
@@ -175,7 +175,7 @@ fn render(report: &PlanReport) -> String {
             (_, Downtime::UntilReady) => "until ready",
         };
         vec![
-            Cell::from(word(pod.action)),
+            Cell::from(pod.action.as_str()),
             of(pod).into(),
             downtime.into(),
             pod.changes.join(", ").into(),
@@ -263,7 +263,7 @@ fn runs(runs: &[PlannedRun]) -> String {
         let name = format!("{}/{}", run.namespace, run.name);
         let next = run.next_schedule.map(|next| next.to_string());
         vec![
-            Cell::from(run_word(run.action)),
+            Cell::from(run.action.as_str()),
             run.kind.as_str().into(),
             name.into(),
             next.unwrap_or_else(|| "-".to_owned()).into(),
@@ -273,25 +273,13 @@ fn runs(runs: &[PlannedRun]) -> String {
     table::titled(["ACTION", "KIND", "NAME", "NEXT", "BECAUSE"], rows)
 }
 
-fn run_word(action: RunAction) -> &'static str {
-    match action {
-        RunAction::Create => "create",
-        RunAction::Run => "run",
-        RunAction::RunAgain => "run again",
-        RunAction::Change => "change",
-        RunAction::Held => "held",
-        RunAction::Remove => "remove",
-        RunAction::None => "none",
-    }
-}
-
 /// One line about a Job or `CronJob`.
 fn run_difference(run: &PlannedRun) -> String {
     let because = match run.reason.as_str() {
         "" => String::new(),
         reason => format!(": {reason}"),
     };
-    let action = run_word(run.action);
+    let action = run.action.as_str();
     let (kind, namespace, name) = (&run.kind, &run.namespace, &run.name);
     let line = format!("{action}: {kind} {namespace}/{name}{because}");
     format!("{}\n", one_line(&line))
@@ -305,7 +293,7 @@ fn objects(objects: &[PlannedObject]) -> String {
     };
     let rows = objects.iter().map(|object| {
         vec![
-            Cell::from(object_word(object.action)),
+            Cell::from(object.action.as_str()),
             object.kind.as_str().into(),
             object_name(object).into(),
             or_none(&object.changed).into(),
@@ -313,14 +301,6 @@ fn objects(objects: &[PlannedObject]) -> String {
         ]
     });
     table::titled(["ACTION", "KIND", "NAME", "CHANGED", "USED BY"], rows)
-}
-
-fn object_word(action: ObjectAction) -> &'static str {
-    match action {
-        ObjectAction::Create => "create",
-        ObjectAction::Change => "change",
-        ObjectAction::Remove => "remove",
-    }
 }
 
 fn object_name(object: &PlannedObject) -> String {
@@ -337,7 +317,7 @@ fn object_difference(object: &PlannedObject) -> String {
         keys => format!(": {}", keys.join(", ")),
     };
     let (kind, name) = (&object.kind, object_name(object));
-    let line = format!("{}: {kind} {name}{keys}", object_word(object.action));
+    let line = format!("{}: {kind} {name}{keys}", object.action.as_str());
     format!("{}\n", one_line(&line))
 }
 
@@ -363,16 +343,6 @@ fn remarks(pod: &PlannedPod) -> Vec<String> {
     let unknown = pod.unknown.iter();
     lines.extend(unknown.map(|what| format!("not known in advance: {what}")));
     lines
-}
-
-fn word(action: PlanAction) -> &'static str {
-    match action {
-        PlanAction::Create => "create",
-        PlanAction::Replace => "replace",
-        PlanAction::Held => "held",
-        PlanAction::Remove => "remove",
-        PlanAction::None => "none",
-    }
 }
 
 /// The unified diff of one pod; empty where there is no difference.

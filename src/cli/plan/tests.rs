@@ -3,6 +3,7 @@ use serde_json::json;
 use k8s_openapi::ByteString;
 
 use super::*;
+use mirrorlet_core::api::report::ObjectAction;
 
 fn report() -> PlanReport {
     let pod = |name: &str, action: &str, more: serde_json::Value| {

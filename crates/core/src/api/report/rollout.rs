@@ -107,16 +107,20 @@ pub struct PlannedObject {
     pub pods: Vec<String>,
 }
 
-/// The planned action for an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ObjectAction {
-    /// It would be known.
-    Create,
-    /// It would have other content. Files of it change in containers; variables don't.
-    Change,
-    /// It would be gone.
-    Remove,
+crate::words! {
+    /// The planned action for an object.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ObjectAction {
+        /// It would be known.
+        Create = "create",
+        /// It would have other content. Files of it change in containers; variables don't.
+        Change = "change",
+        /// It would be gone.
+        Remove = "remove",
+    }
+    /// Its word in tables.
+    pub fn as_str;
 }
 
 /// The order in which pods of a workload would change.
@@ -170,40 +174,48 @@ pub struct PlannedRun {
     pub next_schedule: Option<Timestamp>,
 }
 
-/// The planned action for a Job or CronJob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RunAction {
-    /// It would be known, and nothing of it would run now.
-    Create,
-    /// The Job would run.
-    Run,
-    /// The Job would run from its beginning, though it did before.
-    RunAgain,
-    /// Other rules would apply to it from now on.
-    Change,
-    /// It would stay as it is, though its document says otherwise.
-    Held,
-    /// It would end: pods that run are stopped, and all are removed.
-    Remove,
-    /// Nothing.
-    None,
+crate::words! {
+    /// The planned action for a Job or CronJob.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum RunAction {
+        /// It would be known, and nothing of it would run now.
+        Create = "create",
+        /// The Job would run.
+        Run = "run",
+        /// The Job would run from its beginning, though it did before.
+        RunAgain = "run again",
+        /// Other rules would apply to it from now on.
+        Change = "change",
+        /// It would stay as it is, though its document says otherwise.
+        Held = "held",
+        /// It would end: pods that run are stopped, and all are removed.
+        Remove = "remove",
+        /// Nothing.
+        None = "none",
+    }
+    /// Its word in tables.
+    pub fn as_str;
 }
 
-/// The planned action for a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlanAction {
-    /// It would be started; none of its name runs.
-    Create,
-    /// It would take the place of the one that runs.
-    Replace,
-    /// The one that runs would run on, though its manifest says otherwise.
-    Held,
-    /// It would be stopped.
-    Remove,
-    /// Nothing.
-    None,
+crate::words! {
+    /// The planned action for a pod.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum PlanAction {
+        /// It would be started; none of its name runs.
+        Create = "create",
+        /// It would take the place of the one that runs.
+        Replace = "replace",
+        /// The one that runs would run on, though its manifest says otherwise.
+        Held = "held",
+        /// It would be stopped.
+        Remove = "remove",
+        /// Nothing.
+        None = "none",
+    }
+    /// Its word in tables.
+    pub fn as_str;
 }
 
 /// For how long a pod would not serve.
