@@ -209,18 +209,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
             let quantity = |text: &str| text.parse::<Quantity>().ok();
             text == other || (quantity(text).is_some() && quantity(text) == quantity(other))
         }
-        (one, other) => one == other || (is_zero(one) && is_zero(other)),
-    }
-}
-
-fn is_zero(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(is_set) => !is_set,
-        Value::Number(number) => number.as_i64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
+        (one, other) => one == other || (meta::is_zero(one) && meta::is_zero(other)),
     }
 }
 

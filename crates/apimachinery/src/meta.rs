@@ -50,6 +50,18 @@ pub fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     map(map_of(object), "metadata")
 }
 
+/// Whether a value is the same as none, in a field that has no pointer in Go: there all are written.
+pub(crate) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
 fn map_of(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});

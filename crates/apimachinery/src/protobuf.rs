@@ -14,7 +14,7 @@ use mirrorlet_core::api::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::bounds::{VALUES_MAX, json_values};
-use crate::schemas;
+use crate::{meta, schemas};
 
 /// Content type of protobuf.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
@@ -215,22 +215,10 @@ fn take(
             return None;
         };
         object.extend(fields);
-    } else if !value.is_null() && (form.is_some() || !is_empty(&value)) {
+    } else if !value.is_null() && (form.is_some() || !meta::is_zero(&value)) {
         object.insert(name, value);
     }
     Some(())
-}
-
-/// Whether a value is the same as none, in a field that has no pointer in Go: there all are written.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Bool(true) => false,
-        Value::Number(number) => number.as_i64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-    }
 }
 
 /// A value of a form that is neither a list nor a map; null for a time that isn't set.
