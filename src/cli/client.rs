@@ -242,8 +242,7 @@ pub async fn post_json(
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn put<B>(root: &Path, path: &str, body: B) -> Result<(), Failure>
 where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     send(root, Request::put(path), body).await.map(drop)
 }
@@ -251,8 +250,7 @@ where
 /// Sends a request; its answer, unless that is an error.
 async fn send<B>(root: &Path, request: http::request::Builder, body: B) -> Result<Answer, Failure>
 where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let (response, connection) = exchange(root, request, body).await?;
     if !response.status().is_success() {
@@ -268,8 +266,7 @@ async fn exchange<B>(
     body: B,
 ) -> Result<(Response<Incoming>, Option<Connection>), Failure>
 where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let socket = socket_path(root);
     let stream = UnixStream::connect(&socket)

@@ -51,8 +51,7 @@ impl ClusterClient {
         S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
         S::Error: Into<BoxError>,
         S::Future: Send + 'static,
-        B: hyper::body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         Self::over(boxed(service), metrics)
     }
@@ -164,8 +163,7 @@ where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
-    B: hyper::body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let wire = service
         .map_response(|answer: Response<B>| {

@@ -210,8 +210,7 @@ async fn connect(authority: &str) -> io::Result<TcpStream> {
 async fn exchange<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>, Error>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(AHEAD_BYTES_MAX)
