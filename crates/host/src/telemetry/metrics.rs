@@ -19,7 +19,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 pub use self::labels::{
     CertificateDecision, EventOutcome, ImageGcCause, NodeApiRefusal, PodState, PullOutcome,
@@ -355,6 +355,43 @@ impl Metrics {
         if outcome == PullOutcome::Pulled {
             self.pull_seconds.observe(took.as_secs_f64());
         }
+    }
+}
+
+/// Registers series as they are made.
+struct Series {
+    registry: Registry,
+    is_wanted: fn(&str) -> bool,
+}
+
+impl Series {
+    /// For a registry that gets all of them.
+    fn of(registry: Registry) -> Self {
+        Self {
+            registry,
+            is_wanted: |_| true,
+        }
+    }
+
+    fn add<M: Metric + Clone + Default>(&mut self, name: &'static str, help: &'static str) -> M {
+        self.add_with(name, help, None, M::default())
+    }
+
+    fn add_with<M: Metric + Clone>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        unit: Option<Unit>,
+        metric: M,
+    ) -> M {
+        if (self.is_wanted)(name) {
+            let clone = metric.clone();
+            match unit {
+                Some(unit) => self.registry.register_with_unit(name, help, unit, clone),
+                None => self.registry.register(name, help, clone),
+            }
+        }
+        metric
     }
 }
 

@@ -6,41 +6,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Metric, Registry, Unit};
+use prometheus_client::registry::{Registry, Unit};
 
 use super::node_api::NodeApiSeries;
 use super::pods::PodSeries;
 use super::probes::ProbeSeries;
-use super::{ENGINE_BUCKETS, LONG_BUCKETS, Metrics};
-
-/// Registers series as they are made.
-struct Series {
-    registry: Registry,
-    is_wanted: fn(&str) -> bool,
-}
-
-impl Series {
-    fn add<M: Metric + Clone + Default>(&mut self, name: &'static str, help: &'static str) -> M {
-        self.add_with(name, help, None, M::default())
-    }
-
-    fn add_with<M: Metric + Clone>(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        unit: Option<Unit>,
-        metric: M,
-    ) -> M {
-        if (self.is_wanted)(name) {
-            let clone = metric.clone();
-            match unit {
-                Some(unit) => self.registry.register_with_unit(name, help, unit, clone),
-                None => self.registry.register(name, help, clone),
-            }
-        }
-        metric
-    }
-}
+use super::{ENGINE_BUCKETS, LONG_BUCKETS, Metrics, Series};
 
 impl Metrics {
     /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words. Those that aren't
@@ -112,10 +83,7 @@ impl PodSeries {
     /// Fresh per-pod series, and the registry that has them.
     #[rustfmt::skip] // One series a line.
     pub(super) fn made() -> (Self, Registry) {
-        let mut r = Series {
-            registry: Registry::with_prefix("mirrorlet"),
-            is_wanted: |_| true,
-        };
+        let mut r = Series::of(Registry::with_prefix("mirrorlet"));
         let series = Self {
             ready: r.add("pod_ready", "Whether the pod runs and is Ready"),
             state: r.add("pod_state", "Always 1; the pod's present state is in the label state"),

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Metrics;
+use super::{Metrics, Series};
 
 /// Method, path, server and whether it goes on for long: each out of a closed set.
 type Labels = [(&'static str, &'static str); 4];
@@ -57,32 +57,15 @@ pub(super) struct NodeApiSeries {
 }
 
 impl Default for NodeApiSeries {
+    #[rustfmt::skip] // One series a line.
     fn default() -> Self {
+        let mut r = Series::of(Registry::with_prefix("kubelet_http"));
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let requests = Family::default();
-        let durations = Durations::new_with_constructor(histogram);
-        let in_flight = Family::default();
-        let mut registry = Registry::with_prefix("kubelet_http");
-        registry.register(
-            "requests",
-            "Number of the http requests received since the server started",
-            requests.clone(),
-        );
-        registry.register(
-            "requests_duration_seconds",
-            "Duration in seconds to serve http requests",
-            durations.clone(),
-        );
-        registry.register(
-            "inflight_requests",
-            "Number of the inflight http requests",
-            in_flight.clone(),
-        );
         Self {
-            registry: Arc::new(registry),
-            requests,
-            durations,
-            in_flight,
+            requests: r.add("requests", "Number of the http requests received since the server started"),
+            durations: r.add_with("requests_duration_seconds", "Duration in seconds to serve http requests", None, Durations::new_with_constructor(histogram)),
+            in_flight: r.add("inflight_requests", "Number of the inflight http requests"),
+            registry: Arc::new(r.registry),
         }
     }
 }

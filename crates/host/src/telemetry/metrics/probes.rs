@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Metrics;
+use super::{Metrics, Series};
 use crate::telemetry::prometheus_text;
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::probe::{ProbeKind, ProbeResult};
@@ -38,25 +38,14 @@ pub(super) struct ProbeSeries {
 }
 
 impl Default for ProbeSeries {
+    #[rustfmt::skip] // One series a line.
     fn default() -> Self {
+        let mut r = Series::of(Registry::default());
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let attempts = Family::default();
-        let durations = Family::new_with_constructor(histogram);
-        let mut registry = Registry::default();
-        registry.register(
-            "prober_probe",
-            "Cumulative number of a liveness, readiness or startup probe for a container by result",
-            attempts.clone(),
-        );
-        registry.register(
-            "prober_probe_duration_seconds",
-            "Duration in seconds for a probe response",
-            durations.clone(),
-        );
         Self {
-            registry: Arc::new(registry),
-            attempts,
-            durations,
+            attempts: r.add("prober_probe", "Cumulative number of a liveness, readiness or startup probe for a container by result"),
+            durations: r.add_with("prober_probe_duration_seconds", "Duration in seconds for a probe response", None, Durations::new_with_constructor(histogram)),
+            registry: Arc::new(r.registry),
         }
     }
 }
