@@ -42,7 +42,6 @@ pub struct PodManager {
 impl PodManager {
     /// The pods and mirrors as they are now. Nothing in it changes any more.
     pub fn get(&self) -> Arc<PodTable> {
-        // A writer that panicked leaves the table whole, so a poisoned lock is still good.
         let table = self.table.read();
         Arc::clone(&table)
     }

@@ -10,6 +10,7 @@
 #![expect(clippy::too_many_lines, reason = "a test is one story")]
 
 mod cli;
+mod crates;
 mod documented;
 mod layering;
 mod ledgers;

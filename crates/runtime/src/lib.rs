@@ -1,7 +1,7 @@
 //! The operations of a container runtime on pods: the seeds' `Runtime`, as an async trait.
 //!
-//! `DockerManager` ([`docker`]) is the only real implementation, [`fake::FakeRuntime`] the
-//! scriptable one. Methods may be called concurrently, for different pods and for the same one;
+//! `DockerManager` of `mirrorlet-docker` is the only real implementation, `FakeRuntime` of
+//! `mirrorlet-testing` the scriptable one. Methods may be called concurrently, for different pods and for the same one;
 //! no implementation holds a lock across a call that can block.
 //!
 //! Upstream: `pkg/kubelet/container/runtime.go`.
