@@ -18,7 +18,8 @@ esac
 
 # Debian puts daemons and iptables where a user's PATH may not look.
 export PATH="$PATH:/usr/sbin:/sbin"
-need dockerd docker.io iptables
+# nft is for hack/left.sh and the reaper of the tests, which do without it as well.
+need dockerd docker.io iptables nftables
 # Part of docker.io up to Debian 12, a package of its own after.
 need docker docker-cli
 need iptables iptables

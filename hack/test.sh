@@ -22,6 +22,11 @@ besides="$(mktemp)"
 export FAILURES FLAKY
 hack/left.sh sweep
 hack/left.sh before "$before"
+# TMPDIR of the tests, removed at the end: a test that is cut off leaves its directories. Like /tmp it is for
+# all users, and its name is short, because the path of a socket has 107 bytes. `hack/left.sh sweep` reads
+# the process id in it.
+scratch="$(mktemp -d "${TMPDIR:-/tmp}/mt.$$.XXX")"
+chmod 1777 "$scratch"
 watch=""
 checking=""
 computing=""
@@ -40,7 +45,8 @@ finish() {
     end_group "$computing"
     end_group "$beside"
     used
-    hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
+    hack/left.sh after "$before" "$scratch" || [ "$status" != 0 ] || status=1
+    hack/left.sh remove "$scratch" || [ "$status" != 0 ] || status=1
     # Of a long output only the end is seen.
     if [ -s "$FAILURES" ]; then
         echo "== What the failed tests printed, without backtraces:"
@@ -95,7 +101,7 @@ cat "$checked"
 # clippy has compiled them.
 COMPUTE='house|mirrorlet_apimachinery|mirrorlet_compose|mirrorlet_core|projects'
 host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
-tested() { env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
+tested() { env TMPDIR="$scratch" "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace "$@"; }
 ALL=(--lib --bins --tests --examples)
 tested "${ALL[@]}" --no-run
 built=$SECONDS
@@ -120,7 +126,7 @@ cat "$computed"
 set -m
 {
     KUBECTL_VERSION="$KUBECTL_OLDEST" RUST_TEST_THREADS=3 tested --test cluster -- embedded:: embedded_kubectl::
-    "$CARGO" test --locked --workspace --doc
+    TMPDIR="$scratch" "$CARGO" test --locked --workspace --doc
 } >"$besides" 2>&1 </dev/null &
 beside=$!
 set +m

@@ -17,6 +17,7 @@
 )]
 
 pub mod alone;
+pub mod cgroups;
 pub mod cluster;
 pub mod confined;
 pub mod disk;
@@ -439,7 +440,8 @@ impl Drop for Bed {
     }
 }
 
-/// Removes what an owner has on that Engine: its containers, then the volumes of its claims.
+/// Removes what an owner has on that Engine: its containers, then the volumes of its claims, and the
+/// cgroups of its pods.
 fn remove_containers(docker: &str, owner: &str) {
     /// An Engine that a failing test leaves stopped must not hang its report.
     const ANSWER: Duration = Duration::from_secs(30);
@@ -457,6 +459,7 @@ fn remove_containers(docker: &str, owner: &str) {
     for volume in engine::volumes(docker, owner, ANSWER).unwrap_or_default() {
         let _ = engine::delete(docker, &format!("/volumes/{volume}"), ANSWER);
     }
+    cgroups::remove(listed.iter().filter_map(|(name, _)| cgroups::pod_uid(name)));
 }
 
 /// Unmounts `root` and what is mounted below it, so that the directory can be removed. Files that are

@@ -1,8 +1,9 @@
 # Told on standard input, one a line, of what a test program makes; removes it when the program has
 # ended. Words are separated by tabs:
 #
-#   bed DOCKER DIR          root of an agent, its file `owner`, and what that owner has on the Engine
-#   owner DOCKER OWNER      what an owner has on the Engine
+#   bed DOCKER DIR          root of an agent, its file `owner`, and what that owner has on the Engine and
+#                           in the kernel: rules of host ports, cgroups of pods
+#   owner DOCKER OWNER      what an owner has on the Engine, and its rules of host ports
 #   container DOCKER NAME   image DOCKER NAME   network DOCKER NAME   volume DOCKER NAME
 #   dir DIR                 with all that is mounted below it
 #   dockerd DIR             an Engine of a test's own: its processes, and the directory
@@ -78,6 +79,17 @@ while read -r host; do
     # shellcheck disable=SC2086 # one argument a name
     [ -z "$claimed" ] || engine "$host" volume rm $claimed >/dev/null
 done < <(cut -f 1 <<<"$owners" | sort -u)
+# Rules of host ports, where there is something that removes them.
+! command -v nft >/dev/null || while IFS=$'\t' read -r _ owner; do
+    [ -z "$owner" ] || nft delete table ip "mirrorlet-${owner//[^a-zA-Z0-9]/_}"
+done <<<"$owners"
+# Cgroups of pods, which an Engine without systemd never removes.
+while read -r dir; do
+    [ -n "$dir" ] || continue
+    for pod in "$dir"/pods/*; do
+        rmdir /sys/fs/cgroup/{,*/}mirrorlet/{,burstable/,besteffort/}"pod${pod##*/}" 2>/dev/null
+    done
+done <<<"$dirs"
 while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" rm --force --volumes "$name"; done <<<"$containers"
 while IFS=$'\t' read -r host name; do
     [ -n "$name" ] || continue

@@ -4,20 +4,22 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs `hack/left.sh` on a machine without interfaces and reapers, where the Engine has nothing, and fails at
-/// the command `fails`.
-fn left(step: &str, file: &Path, fails: &str) -> Output {
+/// Runs `hack/left.sh` on a machine without interfaces, rules and reapers, where the Engine has nothing and
+/// fails at the command `fails`. Directories of tests are below `temporary`.
+fn left(args: &[&Path], temporary: &Path, fails: &str) -> Output {
     let script = r#"
         docker() { [ "$1" != "$FAILS" ] || { echo "no Engine" >&2; return 1; }; }
         pgrep() { return 1; }
         ip() { :; }
-        export -f docker pgrep ip
+        nft() { :; }
+        export -f docker pgrep ip nft
         exec hack/left.sh "$@"
     "#;
     Command::new("bash")
-        .args(["-c", script, "left", step])
-        .arg(file)
+        .args(["-c", script, "left"])
+        .args(args)
         .env("FAILS", fails)
+        .env("TMPDIR", temporary)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap()
@@ -26,12 +28,15 @@ fn left(step: &str, file: &Path, fails: &str) -> Output {
 #[test]
 fn the_look_at_what_tests_left_fails_if_the_engine_is_away() {
     let dir = tempfile::tempdir().unwrap();
-    let file = |name: &str| dir.path().join(name);
-    let before = left("before", &file("before"), "");
+    let left = |step: &str, name: &str, fails: &str| {
+        let file = dir.path().join(name);
+        left(&[Path::new(step), &file], dir.path(), fails)
+    };
+    let before = left("before", "before", "");
     assert!(before.status.success(), "{before:?}");
     for (step, name) in [("after", "before"), ("before", "other")] {
         for fails in ["ps", "network", "volume", "images"] {
-            let looked = left(step, &file(name), fails);
+            let looked = left(step, name, fails);
             assert!(!looked.status.success(), "{step} {fails}");
             let said = String::from_utf8_lossy(&looked.stderr);
             assert_eq!(said, "no Engine\n", "{step} {fails}");
@@ -113,4 +118,43 @@ fn a_seed_draws_twenty_sentences_of_all_kinds() {
     assert_eq!(again.stdout, text.as_bytes());
     assert!(other.status.success() && other.stdout != again.stdout);
     assert!(!sentences("thirteen").status.success());
+}
+
+/// A run of the tests has a TMPDIR of its own, which goes with it, or before the next run.
+#[test]
+fn the_temporary_directory_of_a_run_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    assert!(ended.wait().unwrap().success());
+    let make = |run: u32| {
+        let temporary = dir.path().join(format!("mt.{run}.abc"));
+        for inside in ["mirrorlet-test-a/pods/uid", ".tmpb/root"] {
+            std::fs::create_dir_all(temporary.join(inside)).unwrap();
+        }
+        std::fs::write(temporary.join("mirrorlet-test-a/owner"), "o-1\n").unwrap();
+        temporary
+    };
+    let (gone, own) = (make(ended.id()), make(std::process::id()));
+    let left = |args: &[&Path]| left(args, dir.path(), "");
+    let swept = left(&[Path::new("sweep")]);
+    assert!(swept.status.success(), "{swept:?}");
+    assert!(!gone.exists(), "its process has ended");
+    assert!(own.exists(), "its process still runs");
+
+    let file = dir.path().join("before");
+    let before = left(&[Path::new("before"), &file]);
+    assert!(before.status.success(), "{before:?}");
+    // The bed is named, and not the directory of a test that was cut off.
+    let after = left(&[Path::new("after"), &file, &own]);
+    assert_eq!(after.status.code(), Some(1), "{after:?}");
+    let said = String::from_utf8_lossy(&after.stderr);
+    let bed = own.join("mirrorlet-test-a");
+    assert!(
+        said.contains(&format!("\ndirectory {}\n", bed.display())),
+        "{said}"
+    );
+    assert!(!said.contains(".tmpb"), "{said}");
+    let removed = left(&[Path::new("remove"), &own]);
+    assert!(removed.status.success(), "{removed:?}");
+    assert!(!own.exists());
 }

@@ -7,9 +7,14 @@ use mirrorlet_core::api::{FullName, hex};
 use mirrorlet_host::disk::TEMP_SUFFIX;
 use sha2::{Digest, Sha256};
 
-/// A directory in memory, where there is one: agents of lives write often.
+/// A directory in memory, where there is one: agents of lives write often. `hack/left.sh` removes it if
+/// this process is killed.
 pub(super) fn in_memory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+    let prefix = format!("mt.{}.", std::process::id());
+    let mut directory = tempfile::Builder::new();
+    let directory = directory.prefix(&prefix);
+    let in_memory = directory.tempdir_in("/dev/shm");
+    in_memory.unwrap_or_else(|_| directory.tempdir().unwrap())
 }
 
 /// Copies a directory. What goes meanwhile is left out.

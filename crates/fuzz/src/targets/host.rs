@@ -60,12 +60,15 @@ pub(crate) fn cgroups(bytes: &[u8]) {
     }
 }
 
-/// A directory that only this input has.
+/// A directory that only this input has. `hack/left.sh` removes it if this process is killed.
 fn directory() -> TempDir {
     let parent = ["/dev/shm", "/tmp"]
         .into_iter()
         .find(|path| Path::new(path).is_dir());
-    tempfile::tempdir_in(parent.unwrap_or("/tmp")).unwrap()
+    let prefix = format!("mt.{}.", std::process::id());
+    let mut directory = tempfile::Builder::new();
+    let directory = directory.prefix(&prefix);
+    directory.tempdir_in(parent.unwrap_or("/tmp")).unwrap()
 }
 
 /// A kubeconfig. Files that it names are looked for, and not there.
