@@ -11,9 +11,10 @@
 #
 # Looked at: containers, networks, volumes and images of the Engine of DOCKER_HOST; mounts, network
 # namespaces and interfaces, addresses on lo, rules of host ports where there is nft, cgroups of tests and
-# pods; processes of clusters, Engines and agents; directories of ours below $TMPDIR. The sandbox image, that of the tests of the Engine's seam and those of the
-# conformance specs stay on purpose. Whatever others do on this machine meanwhile is seen, too. Fails if
-# something of that can't be listed, as while the Engine is away.
+# pods; processes of clusters, Engines and agents; directories of ours below $TMPDIR. The sandbox image,
+# that of the tests of the Engine's seam and those of the conformance specs stay on purpose. Whatever
+# others do on this machine meanwhile is seen, too. Fails if something of that can't be listed, as while the
+# Engine is away.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -147,6 +147,12 @@ impl View {
         }
     }
 
+    /// A typed name or UID of a pod, where a mirror's UID has become its static pod's, also while that is
+    /// being stopped.
+    fn translated(&self, typed: &str) -> String {
+        self.translate_pod_uid(&typed.into()).to_string()
+    }
+
     /// A pod that is wanted, or still being stopped.
     fn pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
         let wanted = self.manager.get().get_pod_by_uid(uid);
@@ -313,7 +319,8 @@ impl AgentView for View {
         let merged = self.merged.get();
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
         let node = &self.resolved.config.node_name;
-        explain::explain(pod, &self.pods(&merged), &sources, &self.journal, node)
+        let (pod, pods) = (self.translated(pod), self.pods(&merged));
+        explain::explain(&pod, &pods, &sources, &self.journal, node)
     }
 
     async fn images(&self) -> Result<ImagesReport, ViewError> {

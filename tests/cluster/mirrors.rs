@@ -178,11 +178,16 @@ async fn a_mirror_stays_for_the_whole_grace_of_a_removed_pod() {
     bed.remove("web.yaml");
     until("the pod to end", async || {
         let mirror = bed.mirror("web").await;
-        // Looked at after the mirror: it may end between.
+        let explained = agent.view().explain(uid(&before));
+        // Looked at after the others: it may end between.
         let runs = bed.running().keys().any(|name| name.contains("_web_"));
         if !runs {
             return Ok(());
         }
+        // The mirror's UID leads to the pod while that is being stopped, too.
+        let explained = explained.unwrap().pod.map(|pod| pod.uid.to_string());
+        let hash = &before["metadata"]["annotations"]["kubernetes.io/config.hash"];
+        assert_eq!(explained.as_deref(), hash.as_str());
         let mirror = mirror.expect("a mirror while the container runs");
         // pods 30
         assert_eq!(uid(&mirror), uid(&before));

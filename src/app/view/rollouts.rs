@@ -31,14 +31,15 @@ impl View {
     /// Full name of the static pod that `text` names.
     pub(super) fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
         let merged = self.merged.get();
-        static_pod(text, &self.pods(&merged), &merged)
+        static_pod(&self.translated(text), &self.pods(&merged), &merged)
     }
 
     /// The static pod, or the workload, that `text` names.
     pub(super) fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
         let (pods, workloads) = (self.pods(&merged), self.workloads());
-        whom(text, &pods, &merged, &workloads, &self.jobs.states())
+        let text = self.translated(text);
+        whom(&text, &pods, &merged, &workloads, &self.jobs.states())
     }
 
     /// Whether the document of a workload wants no pods.

@@ -14,6 +14,7 @@ use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceWor
 use mirrorlet_core::ending::is_over;
 use mirrorlet_core::events::Happening;
 use mirrorlet_core::eviction::Pressures;
+use mirrorlet_core::manager::PodTable;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::node::{PodProblems, Readings, compute_node, compute_node_status};
@@ -35,11 +36,11 @@ impl View {
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
         let workloads = self.workloads();
-        let histories = self.rollouts.histories();
+        let (histories, table) = (self.rollouts.histories(), self.manager.get());
         let (mut standings, mut known) = (Vec::new(), BTreeMap::new());
         for (key, workload) in staying(&workloads) {
             let members = members(&key, &merged, &pods, &histories);
-            standings.push(standing(&key, workload, &members, &merged));
+            standings.push(standing(&key, workload, &members, &merged, &table));
             let versions = revisions(workload, histories.values(), &members);
             known.insert(key, versions);
         }
@@ -128,11 +129,11 @@ impl View {
         merged: &Merged,
         pods: &[PodReport],
     ) -> Vec<WorkloadReport> {
-        let histories = self.rollouts.histories();
+        let (histories, table) = (self.rollouts.histories(), self.manager.get());
         let workloads = self.workloads();
         let reported = |(key, workload): (WorkloadKey, &SourceWorkload)| {
             let members = members(&key, merged, pods, &histories);
-            standing(&key, workload, &members, merged)
+            standing(&key, workload, &members, merged, &table)
         };
         staying(&workloads).map(reported).collect()
     }
@@ -267,9 +268,10 @@ fn standing(
     workload: &SourceWorkload,
     members: &[Member<'_>],
     merged: &Merged,
+    table: &PodTable,
 ) -> WorkloadReport {
     let clash = merged.clashes.get(key).map(String::as_str);
-    report(workload, members, &waits(merged, key), clash)
+    report(workload, members, &waits(merged, table, key), clash)
 }
 
 /// The pods of a workload that are to be there.
@@ -293,7 +295,7 @@ fn members<'a>(
 
 /// The conditions that pods of a `StatefulSet` wait for before they start or stop, in the order of
 /// their numbers.
-fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
+fn waits(merged: &Merged, table: &PodTable, key: &WorkloadKey) -> Vec<String> {
     let Some(set) = merged.sets.get(key) else {
         return Vec::new();
     };
@@ -301,10 +303,10 @@ fn waits(merged: &Merged, key: &WorkloadKey) -> Vec<String> {
         .waits
         .iter()
         .filter_map(|(name, waiting)| {
-            let started = || merged.pods.values().find(|pod| pod.full_name() == *name);
-            let pod = waiting.pod.as_ref().or_else(started)?;
-            let is_its = WorkloadKey::of(&pod.pod).as_ref() == Some(key);
-            let ordinal = set.ordinal(manifest_name(&pod.pod)).filter(|_| is_its)?;
+            let queued = waiting.pod.as_ref().map(|queued| Arc::clone(&queued.pod));
+            let pod = queued.or_else(|| table.get_pod_by_full_name(name))?;
+            let is_its = WorkloadKey::of(&pod).as_ref() == Some(key);
+            let ordinal = set.ordinal(manifest_name(&pod)).filter(|_| is_its)?;
             Some((ordinal, format!("pod {} {}", name.name, waiting.message)))
         })
         .collect();
