@@ -1,8 +1,8 @@
 //! The operations of a container runtime on pods: the seeds' `Runtime`, as an async trait.
 //!
 //! `DockerManager` of `mirrorlet-docker` is the only real implementation, `FakeRuntime` of
-//! `mirrorlet-testing` the scriptable one. Methods may be called concurrently, for different pods and for the same one;
-//! no implementation holds a lock across a call that can block.
+//! `mirrorlet-testing` the scriptable one. Methods may be called concurrently, for different pods and
+//! for the same one; no implementation holds a lock across a call that can block.
 //!
 //! Upstream: `pkg/kubelet/container/runtime.go`.
 
