@@ -109,7 +109,7 @@ start_agent() {
     wait_for "$START_SECONDS" "the agent to answer" answers || { tail -n 20 "$MACHINE/agent.log" >&2; exit 1; }
 }
 
-# What a person types.
+# Commands that a user types.
 mkdir "$MACHINE/bin"
 ln -s "$MIRRORLET" "$MACHINE/bin/mirrorlet"
 cat >"$MACHINE/bin/docker" <<END

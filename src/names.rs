@@ -294,7 +294,7 @@ mod tests {
             ("Pending", ContainerState::Running, true),
             // The Engine did not say.
             ("Running", ContainerState::Unknown, true),
-            // Stopped by a person.
+            // Stopped by a user.
             ("Running", ContainerState::Exited, false),
             ("Succeeded", ContainerState::Running, false),
             ("Failed", ContainerState::Exited, false),

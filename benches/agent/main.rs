@@ -1,8 +1,8 @@
 //! Costs of the agent, beside the same Engine calls made raw in the same run.
 //!
 //! Runs the program itself as a child process against the real Engine. Every timed figure has a
-//! *floor*: the calls a person would have to make, with the bodies the agent sent, made by this
-//! process. Agent and floor alternate, so that a busy machine hurts both.
+//! *floor*: the calls that a user without the agent would make, with the bodies that the agent sent,
+//! made by this process. Agent and floor alternate, so that a busy machine affects both.
 //!
 //! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
 #![allow(unreachable_pub, reason = "a program's own modules")]

@@ -287,7 +287,7 @@ fn known_versions(rollouts: &RolloutHandle) -> KnownVersions {
     Arc::new(move |name, uid| rollouts.version(name, uid))
 }
 
-/// Changes that a person made to the Node through the embedded API, where that is served.
+/// Changes that a user made to the Node through the embedded API, where that is served.
 fn node_edits(config: &Config) -> NodeEditsHandle {
     if !embedded::is_wanted(config) {
         return NodeEditsHandle::none();

@@ -107,8 +107,8 @@ pub(super) async fn count_unready(
     }
 }
 
-/// How many of the pods that the workloads of each kind want are not Ready. Those that a person stopped
-/// are not to be.
+/// Counts, by kind, the pods wanted by workloads that are not Ready. Pods that a user stopped don't
+/// count.
 fn unready(
     sets: &[&Arc<SourceSet>],
     merged: &Merged,
@@ -199,8 +199,8 @@ fn state(view: &PodView) -> PodState {
     }
 }
 
-/// Whether a pod is to be Ready and is not: it is pending or running, no person stopped it, and it is no
-/// pod of a Job, which is to come to an end.
+/// Whether a pod should be Ready and is not: it is pending or running, no user stopped it, and it is
+/// not a pod of a Job (a Job's pod is meant to complete).
 fn is_unready(view: &PodView) -> bool {
     let stays = |pod: &Arc<Pod>| {
         !spec::is_stopped(pod) && WorkloadKey::of(pod).is_none_or(|key| key.kind.stays())

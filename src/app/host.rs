@@ -33,7 +33,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 const DEFAULT_NETWORK: &str = "bridge";
 
 /// Time between two looks for a network that is missing. Nothing reports that it was created, and a
-/// person who creates it waits for pods to start.
+/// user who creates it waits for pods to start.
 const NETWORK_PERIOD: Duration = Duration::from_secs(5);
 
 /// Pauses after looks that failed though the Engine answers: one that has just started may refuse its

@@ -33,7 +33,7 @@ pub enum LockError {
 }
 
 impl LockError {
-    /// The error for a person who starts an agent, with what to do about it.
+    /// The error for the user who starts an agent, with advice.
     pub fn of_start(self) -> anyhow::Error {
         let is_held = matches!(self, Self::Held { .. });
         let error = anyhow::Error::from(self);

@@ -1,5 +1,5 @@
-//! The terminal of the person at the other end: raw while a remote one is shown, and always as it
-//! was afterwards.
+//! The user's terminal: in raw mode while a remote terminal is attached, and always restored
+//! afterwards.
 
 use std::io::{self, IsTerminal};
 

@@ -90,7 +90,7 @@ async fn remove(args: &RemoveArgs, root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Fails unless a person agrees.
+/// Asks the user to confirm; fails without consent.
 fn confirm(volumes: &[&VolumeReport]) -> Outcome {
     for volume in volumes {
         let (name, claim) = (one_line(&volume.name), one_line(&volume.claim));

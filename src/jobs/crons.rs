@@ -237,7 +237,7 @@ fn deletion_answers(
     answers
 }
 
-/// Reports the runs of a CronJob that begin. Returns the answer to the person who ordered one.
+/// Reports the runs of a CronJob that begin. Returns the answer for the user who ordered one.
 fn tell_begun(name: &JobName, begun: Vec<JobName>, documents: &Documents) -> Option<Answer> {
     for job in &begun {
         let message = format!("Created job {}", job.name);

@@ -16,7 +16,7 @@ const REQUESTS_MAX: usize = 16;
 /// The deadline of an order: it waits for a merge and a write to disk.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// An order of a person about Jobs.
+/// A user's order about Jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Order {
     /// A Job runs again from its beginning.

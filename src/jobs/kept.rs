@@ -2,7 +2,7 @@
 //!
 //! One file each under `<root>/jobs/` and `<root>/cronjobs/`, renamed in and synced, readable by root
 //! alone. One that can't be read stays as it is, and its workload is left alone: to begin it anew
-//! could do its work twice. It is read again now and then: the disk may have been the cause, or a person
+//! could do its work twice. It is read again now and then: the disk may have been the cause, or a user
 //! restores it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,9 +194,9 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.closed.is_some() || !self.unreadable.is_empty()
     }
 
-    /// Writes records, and removes those that are none; returns why for each that failed. `changes` is all
-    /// that is to be written now. What failed a moment ago fails again without a try, unless a person gave
-    /// an order about it.
+    /// Writes records and removes those that are empty; returns the error of each that failed.
+    /// `changes` is everything to be written now. A write that failed a moment ago fails again without
+    /// an attempt, unless a user gave an order about that workload.
     pub(super) async fn keep(
         &mut self,
         mut changes: Vec<(JobName, Option<T>)>,

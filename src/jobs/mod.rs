@@ -428,7 +428,7 @@ fn take_out(merged: &mut Merged) -> Documents {
     documents
 }
 
-/// The record of a Job without the pods that a person wants to be forgotten.
+/// The record of a Job without the pods that a user's order drops from it.
 fn with_orders<'a>(
     record: Option<&'a JobRecord>,
     job: &JobName,

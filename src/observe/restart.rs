@@ -19,7 +19,7 @@ const ENDED_MIN: usize = 2;
 
 /// The containers, sandboxes among them, that a runtime whose events have just ended may have ended: those
 /// that ran, and those that the last list had running and that were stopped a moment ago, but not by this
-/// agent: a runtime that ends reports its stops as those of a person. Others ended by themselves or were
+/// agent: a runtime that ends reports its stops as those of a user. Others ended by themselves or were
 /// stopped by the agent, as those of a pod that is over, or ended before. What that list had ended is ended,
 /// also where the look that it asked for is still to come.
 pub(super) fn ran_lately(

@@ -1,4 +1,4 @@
-//! Logs how containers ended, and what a person did to them, between two looks at a pod.
+//! Logs how containers ended, and what a user did to them, between two looks at a pod.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub(super) fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatu
     }
 }
 
-/// Reports what a person did to containers and sandboxes since the last look.
+/// Reports what a user did to containers and sandboxes since the last look.
 pub(super) fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus
     }
 }
 
-/// The actions of a person on a pod's containers, and on its sandboxes, which have no name.
+/// Users' actions on a pod's containers, and on its sandboxes, which have no name.
 fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, UserAction)> {
     let told = status.by_hand();
     let told = told.filter(|(_, _, by_hand)| by_hand.what != UserAction::Signalled);

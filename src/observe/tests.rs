@@ -421,7 +421,7 @@ async fn a_restart_is_seen_however_soon_the_runtime_answers() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_pod_is_no_restart_of_the_runtime() {
-    // It ended by itself or by the agent; or by the runtime, which reports that as a person's stop.
+    // It ended by itself or by the agent; or by the runtime, which reports that as a user's stop.
     for (by_hand, seconds, is_restart) in [
         (None, 30, false),
         (None, 1, false),

@@ -372,7 +372,7 @@ async fn what_ended_for_good_is_probed_again_once_a_person_has_started_it() {
     assert_eq!(bed.fake.commands().len(), ran, "nothing is probed");
     let series = bed.telemetry.metrics.encode();
     assert!(!series.contains(r#"container="app""#), "{series}");
-    // A person's order runs it again.
+    // A user's order runs it again.
     bed.runs_as("b");
     bed.until("b", Startup, Success).await;
     bed.runs_as("b");

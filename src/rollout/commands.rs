@@ -1,4 +1,4 @@
-//! A person's commands.
+//! Users' commands.
 
 use super::Rollouts;
 use super::handle::{Answering, CommandError, Obeyed, Request, RolloutTarget};
@@ -55,7 +55,8 @@ impl Rollouts {
         }
         let number = history.obey(command.clone())?;
         self.tell_obeyed(name, command, number);
-        // A version that failed at one pod of a workload is tried at none, unless a person asks for it.
+        // A version that failed in one pod of a workload is tried in no other, unless a user asks for
+        // it.
         if let Command::Undo { .. } | Command::Retry = command
             && let Some(key) = self.workload_of(name)
         {

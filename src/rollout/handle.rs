@@ -93,7 +93,7 @@ impl RolloutHandle {
         (handle, receiver)
     }
 
-    /// What a person changed of the Node.
+    /// The changes that users made to the Node.
     pub fn node_edits(&self) -> &NodeEditsHandle {
         &self.options.node_edits
     }

@@ -44,7 +44,7 @@ pub struct RolloutOptions {
     pub node: Reader<AdmitNode>,
     /// Whether a failed revision is replaced by the last healthy one.
     pub restore: bool,
-    /// A person's changes of the Node: on a cordoned one no new pod of the API is started.
+    /// Changes that users made to the Node: no new API pod is started on a cordoned one.
     pub node_edits: NodeEditsHandle,
     /// Tells image collection which images have to stay: those of versions that may be started.
     pub needed_images: watch::Sender<BTreeSet<String>>,

@@ -58,7 +58,7 @@ pub(crate) struct FakeView {
     pub(crate) shown: Mutex<Shown>,
     /// The journal's entries that are events.
     pub(crate) happened: Mutex<Vec<Happening>>,
-    /// Changes that a person made to the Node.
+    /// Changes that users made to the Node.
     pub(crate) edits: Mutex<NodeEdits>,
     /// The graces that pods are given with their deletion.
     pub(crate) graces: Mutex<BTreeMap<PodUid, Duration>>,

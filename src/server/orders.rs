@@ -1,4 +1,4 @@
-//! A person's orders for static pods, on the agent's socket.
+//! Users' orders for static pods, on the agent's socket.
 
 use axum::response::Json;
 

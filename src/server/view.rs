@@ -51,7 +51,7 @@ pub struct PlanRequest {
     pub content: bool,
 }
 
-/// An action of a person on a static pod.
+/// An action that a user orders on a static pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
@@ -69,7 +69,7 @@ pub enum Verb {
     Run,
 }
 
-/// A person's order for a static pod.
+/// A user's order for a static pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
@@ -130,7 +130,7 @@ pub struct PlanFile {
 pub struct ViewError {
     /// The kind of the failure.
     pub kind: ViewErrorKind,
-    /// The cause, for a person.
+    /// The cause, in words for the user.
     pub message: String,
     /// How to fix it.
     pub help: Option<String>,
@@ -300,7 +300,7 @@ pub trait AgentView: Send + Sync + 'static {
         command: Command,
     ) -> Result<CommandAnswer, ViewError>;
 
-    /// Changes that a person made to the Node.
+    /// Changes that users made to the Node.
     fn node_edits(&self) -> Arc<NodeEdits>;
 
     /// Changes the Node. Blocks on the disk.

@@ -1,4 +1,4 @@
-//! Graces that a person gave pods of manifests with their deletion: less than their specs say.
+//! Grace periods that users gave in deletions of static pods: shorter than those in the specs.
 //!
 //! A pod's manifest is gone by then, so the grace can't be read from it.
 

@@ -1,4 +1,4 @@
-//! Changes that a person made to the Node through the embedded API: labels, annotations, cordon.
+//! Changes that a user made to the Node through the embedded API: labels, annotations, cordon.
 //!
 //! One small file below the directory of stored objects; its name begins with a dot, as it is no
 //! manifest.

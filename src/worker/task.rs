@@ -244,7 +244,7 @@ impl Worker {
                 let is_ordered = spec::orders(&before) != spec::orders(pod);
                 let is_edited = before.spec != pod.spec;
                 if is_ordered || is_edited {
-                    // What failed was another pod's start, or a person wants it tried again.
+                    // The failures were of another pod's start, or a user asks for another attempt.
                     self.held = None;
                     self.failures.clear();
                     self.backoff.reset(&sandbox_key());

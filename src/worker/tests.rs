@@ -519,7 +519,7 @@ async fn a_sandbox_that_dies_again_and_again_is_replaced_less_and_less_often() {
         view.and_then(waits).as_deref() == Some("CrashLoopBackOff")
     })
     .await;
-    // A person's order doesn't wait.
+    // A user's order doesn't wait.
     let ordered = json!({"metadata": {"annotations": {keys::RESTART: "all"}}});
     let began = Instant::now();
     bed.want(&[&changed(&a, ordered)]);
@@ -654,7 +654,7 @@ async fn a_pod_that_has_done_its_work_does_it_again_only_for_a_person() {
         bed.want(&[&a]);
         tokio::time::sleep(SWEEP).await;
         assert_eq!(bed.fake.started_containers().len(), 1, "{policy}");
-        // A person's order, and an edit in place.
+        // A user's order, and an edit in place.
         let ordered = changed(
             &a,
             json!({"metadata": {"annotations": {keys::RESTART: "all"}}}),

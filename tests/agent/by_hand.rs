@@ -1,4 +1,4 @@
-//! A person's `docker restart`, `docker stop` and `docker start` on containers of pods, told from
+//! A user's `docker restart`, `docker stop` and `docker start` on containers of pods, told apart from
 //! crashes.
 
 use crate::common::recorder::Recorder;

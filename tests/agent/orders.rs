@@ -1,4 +1,4 @@
-//! `mirrorlet restart`, `stop` and `start`: what a person wants of pods beside their manifests.
+//! `mirrorlet restart`, `stop` and `start`: users' orders beside the manifests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -140,7 +140,8 @@ fn examples(bed: &Bed) -> Vec<Example> {
         );
         // No run may begin on the way, at whatever time of day.
         let good = good.replace("schedule: \"30 2 * * *\"", "schedule: \"30 2 29 2 *\"");
-        // Their claims are volumes of the Engine, which a person who tries the examples has, too.
+        // Their claims are volumes of the Engine, which exist already for a user who tries the
+        // examples.
         let own =
             |text: String, name: &str| text.replace(name, &format!("{name}{}", std::process::id()));
         let good = ["counted", "orders", "stock"].into_iter().fold(good, own);

@@ -1,4 +1,4 @@
-//! The program as a person meets it: exit codes, and where its words go.
+//! The program as a user sees it: exit codes, and whether output goes to stdout or stderr.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

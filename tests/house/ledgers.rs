@@ -372,7 +372,7 @@ async fn a_job_whose_record_cannot_be_read_keeps_its_pods_and_goes_on_once_it_ca
     assert_eq!(merged.conflicts, []);
     assert!(bed.jobs.spared().is_empty());
 
-    // A person has it run again: once nothing of it runs.
+    // A user orders another run: it begins once nothing of the Job runs.
     std::fs::write(&file, "{").unwrap();
     bed.at("2026-01-01T00:00:40Z").restart();
     let restarted = bed
@@ -446,7 +446,7 @@ async fn a_job_whose_record_cannot_be_read_takes_no_pod_of_another() {
     assert!(bed.jobs.spared().iter().eq(work.iter().copied()));
     bed.runs(&edited);
 
-    // A person has the first one run again: it waits for its own pod alone.
+    // A user runs the first one again: it waits for its own pod alone.
     bed.gone(work);
     let restarted = bed
         .order(Order::Restart(JobName::new("default", "work")))

@@ -1,6 +1,6 @@
-//! A person's order is answered once the merge that carries it out is published: whoever asks next is
-//! told of what was ordered. A Job stays its document's, in whichever order a new agent hears its
-//! sources and its runtime. What the disk doesn't take is counted.
+//! A user's order is answered once the merge that carries it out is published, so the next caller sees
+//! its effect. A Job stays its document's, in whichever order a new agent gets its sources' and its
+//! runtime's first reports. Failed writes to disk are counted.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -61,8 +61,8 @@ pub enum Import {
 pub struct Imported {
     /// Name of the project.
     pub project: String,
-    /// The files, in the order of the project; none if the project can't be read. Those that the agent
-    /// would refuse are there, for a person to mend, and an error says so.
+    /// The files, in the order of the project; none if the project can't be read. Files that the agent
+    /// would refuse are included, for a user to correct, and an error says so.
     pub files: Vec<ManifestFile>,
     /// The number of their services.
     pub services: usize,
@@ -153,8 +153,8 @@ fn is_unreadable(problems: &[Diagnostic]) -> bool {
     errors.any(|error| !error.message.starts_with(REFUSED))
 }
 
-/// The parts of a file that the agent would refuse: values that no rule of above has looked at. The
-/// manifests are written all the same, for a person to mend.
+/// Finds the parts of a file that the agent would refuse: values that none of the checks above covers.
+/// The manifests are written all the same, for a user to correct.
 fn refused(file: &ManifestFile) -> Vec<Diagnostic> {
     let node_name = NodeName::from("node");
     let ctx = ParseContext {

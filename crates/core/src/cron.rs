@@ -117,7 +117,7 @@ pub struct CronJobRecord {
     /// The times that were due and for which a run was started, in seconds since 1970, as long as the
     /// clock may come to them again.
     pub times: BTreeSet<i64>,
-    /// The number of the next run that a person orders.
+    /// The number of the next run that a user orders.
     pub ordered: u32,
     /// The runs that there are, oldest first.
     pub runs: Vec<Run>,
@@ -127,7 +127,7 @@ pub struct CronJobRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// When it was due; none if a person ordered it.
+    /// The time it was due; none if a user ordered it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
     /// Its Job, as it was then.
@@ -142,7 +142,7 @@ pub struct CronInput<'a> {
     pub record: Option<&'a CronJobRecord>,
     /// The end of a Job, if it has ended and none of its pods runs: whether it is complete.
     pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
-    /// Whether a person orders a run.
+    /// Whether a user orders a run.
     pub ordered: bool,
     /// Whether runs may be started.
     pub may_start: bool,
@@ -274,7 +274,7 @@ fn start(
     name
 }
 
-/// The part of a name after a CronJob's without the word that a run that a person ordered has.
+/// The rest of a Job's name after the CronJob's, without the `-run` of runs that a user ordered.
 fn without_order(rest: &str) -> &str {
     rest.strip_prefix("-run").unwrap_or(rest)
 }

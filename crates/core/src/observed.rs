@@ -56,13 +56,13 @@ impl Role {
     }
 }
 
-/// How long a container that a person stopped with docker is left alone: `docker restart` starts it
+/// How long a container that a user stopped with docker is left alone: `docker restart` starts it
 /// again within this time, and two instances must not run side by side. The Engine begins that
 /// start at once, and answers no inspect of the container while it lasts.
 pub const BY_HAND_SETTLES: Duration = Duration::from_millis(500);
 
 crate::words! {
-    /// An action of a person on an instance, through the Engine.
+    /// A user's action on an instance, through the Engine.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]
     pub enum UserAction {
@@ -84,7 +84,7 @@ crate::words! {
     impl Display;
 }
 
-/// The last action of a person on an instance.
+/// The last action of a user on an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UserActionRecord {
@@ -154,7 +154,7 @@ pub struct ContainerStatus {
     pub reason: Arc<str>,
     /// The Engine's error, then the termination message.
     pub message: Arc<str>,
-    /// The last action of a person on it.
+    /// The last action of a user on it.
     #[serde(default)]
     pub by_hand: Option<UserActionRecord>,
 }
@@ -200,19 +200,19 @@ impl ContainerStatus {
         )
     }
 
-    /// The action of a person that it ended or runs by; a mere signal or pause is none.
+    /// The user's action that ended it or started it; a mere signal or pause is none.
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
 
-    /// The action of a person that started it again, if it runs by one.
+    /// The user's action that started it again, if one did and it runs.
     pub fn started_by_hand(&self) -> Option<UserAction> {
         self.hand()
             .filter(|_| self.state == ContainerState::Running)
     }
 }
 
-/// The action of a person that an instance ended or runs by.
+/// The user's action that ended or started an instance.
 fn hand(by_hand: Option<UserActionRecord>) -> Option<UserAction> {
     by_hand.map(|by| by.what).filter(|what| match what {
         UserAction::Stopped | UserAction::Restarted | UserAction::Started => true,
@@ -237,13 +237,13 @@ pub struct SandboxStatus {
     pub host_network: bool,
     /// Its addresses, IPv4 first. Empty in the host's network, or while not running.
     pub ips: Vec<IpAddr>,
-    /// The last action of a person on it.
+    /// The last action of a user on it.
     #[serde(default)]
     pub by_hand: Option<UserActionRecord>,
 }
 
 impl SandboxStatus {
-    /// The action of a person that it ended or runs by; a mere signal or pause is none.
+    /// The user's action that ended it or started it; a mere signal or pause is none.
     pub fn hand(&self) -> Option<UserAction> {
         hand(self.by_hand)
     }
@@ -305,7 +305,7 @@ impl PodStatus {
             .filter(|c| c.state == ContainerState::Running)
     }
 
-    /// The last actions of a person on its containers, and on its sandboxes, which have no name.
+    /// Users' last actions on its containers, and on its sandboxes, which have no name.
     pub fn by_hand(&self) -> impl Iterator<Item = (&ContainerId, Option<&str>, UserActionRecord)> {
         let containers = self.containers.iter();
         let of_containers = containers.map(|c| (&c.id, Some(&*c.name), c.by_hand));

@@ -1,5 +1,4 @@
-//! Orders of a person (`mirrorlet stop`, `start` and `restart`) that are accepted and not executed
-//! yet.
+//! Users' orders (`mirrorlet stop`, `start` and `restart`) that are accepted and not executed yet.
 //!
 //! An order comes with the pod, as its annotations; what is seen of the pod may be older. Until it
 //! is not, the pod counts neither as ready nor as stopped.

@@ -209,7 +209,7 @@ fn names(text: &str, kind: WorkloadKind, namespace: &str, name: &str) -> bool {
     })
 }
 
-/// A workload as a person types it, `deployment/web`.
+/// A workload in the form that users type, `deployment/web`.
 fn typed(owner: &str) -> String {
     let (kind, name) = owner.split_once('/').unwrap_or((owner, ""));
     format!("{}/{name}", kind.to_lowercase())

@@ -128,7 +128,7 @@ pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Contain
     containers(pod).find(|(_, c)| c.name == name)
 }
 
-/// Whether a person stopped the pod with `mirrorlet stop`.
+/// Whether a user stopped the pod with `mirrorlet stop`.
 pub fn is_stopped(pod: &Pod) -> bool {
     annotation(&pod.metadata, keys::STOPPED).is_some()
 }
@@ -165,13 +165,13 @@ pub fn why_stopped(pod: &Pod) -> String {
     }
 }
 
-/// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
+/// Whether a user wants that instance replaced, with `mirrorlet restart` or `start`.
 pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {
     annotation(&pod.metadata, keys::RESTART)
         .is_some_and(|ids| ids.split(',').any(|id| id == instance.to_string()))
 }
 
-/// The orders of a person that come with a pod.
+/// Users' orders in the annotations of a pod.
 pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
     [keys::STOPPED, keys::RESTART].map(|key| annotation(&pod.metadata, key))
 }

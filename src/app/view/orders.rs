@@ -1,4 +1,4 @@
-//! A person's orders for static pods.
+//! Users' orders for static pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -236,7 +236,8 @@ fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -
     }
 }
 
-/// Says what a person wants of the pod, where it isn't done or holds on; its status may be older.
+/// Shows a user's order for the pod that is not executed yet or still holds; the pod's status may be
+/// older.
 fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) -> (String, String) {
     let (printed, message) = match outstanding(pod, observed) {
         Some(Outstanding::Stop) => (STOPPING, spec::why_stopped(pod)),
@@ -258,7 +259,7 @@ fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) ->
     (printed.to_owned(), message)
 }
 
-/// Says which container or sandbox a person paused, and how to go on.
+/// Names the container or sandbox that a user paused, and how to unpause it.
 fn paused(observed: &PodStatus) -> Option<String> {
     let mut all = observed.by_hand();
     let (id, container, by_hand) = all.find(|(_, _, by)| by.what == UserAction::Paused)?;

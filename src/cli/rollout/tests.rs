@@ -86,7 +86,7 @@ fn a_rollout_has_an_end() {
         standing(&starting, "default", "web-box"),
         Standing::UnderWay(format!("pod default/web-box: {words}"))
     );
-    // Nobody waits for one that is over, or that a person stopped.
+    // Nobody waits for one that is over, or that a user stopped.
     for (phase, status) in [
         ("Failed", "Error"),
         ("Succeeded", "Completed"),

@@ -434,7 +434,7 @@ fn an_engine_that_dockers_client_reaches_by_tls_is_refused() {
         ("tcp://a:2376", "1", "", true),
         ("tcp://a:2376", "", "", false),
         ("unix:///a", "1", "", false),
-        // A person who names the address to mirrorlet means it as it is.
+        // A user who names the address to mirrorlet means it as it is.
         ("tcp://a:2376", "1", "tcp://a:2375", false),
     ] {
         let variables = [

@@ -73,7 +73,7 @@ pub(super) fn json(code: u16, value: &Value, headers: &HeaderMap) -> Response {
     (code, [json_type()], text.unwrap_or_default()).into_response()
 }
 
-/// Whether a person reads the answer, rather than a program.
+/// Whether the client shows the answer to a user as it is (curl, wget, a browser).
 fn is_person(headers: &HeaderMap) -> bool {
     let agent = header_text(headers, header::USER_AGENT);
     ["curl", "Wget", "Mozilla"]

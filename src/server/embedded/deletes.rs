@@ -406,8 +406,8 @@ impl Api {
         is_over(pod.status.as_ref()).then(|| (name, PodUid::of(&pod)))
     }
 
-    /// The Job, if it is a run that a CronJob made by itself. One that a person made of a CronJob has a
-    /// document of its own.
+    /// The Job, if it is a run that a CronJob created by itself. A run that a user created from a
+    /// CronJob has a document of its own.
     fn run_of_cron_job(&self, key: &Key, object: &Value) -> Option<JobName> {
         let owners = object["metadata"]["ownerReferences"].as_array();
         let mut owners = owners.into_iter().flatten();

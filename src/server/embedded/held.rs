@@ -175,7 +175,7 @@ fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
         for directory in found {
             let entries = match fs::read_dir(&directory) {
                 Ok(entries) => entries,
-                // There is none, or a person put a file in its place.
+                // The directory is missing, or a user put a file in its place.
                 Err(error) if matches!(error.kind(), NotFound | NotADirectory) => continue,
                 Err(error) => return Err(error),
             };

@@ -127,7 +127,7 @@ fn identity(metadata: &Metadata) -> Identity {
 fn read(path: &Path, name: &str) -> Option<Map<String, Value>> {
     let bytes = disk::read_small(path, MIB_MAX).ok()?;
     let object = body::yaml(&bytes).ok()?;
-    // A person may have edited it: clients read types.
+    // A user may have edited it, and clients need valid types.
     let namespace: Namespace = api::read(&object).ok()?;
     (namespace.metadata.name.as_deref() == Some(name)).then(|| metadata_of(&object))
 }
@@ -190,7 +190,8 @@ mod tests {
         metadata["resourceVersion"] = edited["metadata"]["resourceVersion"].clone();
         // embedded 65
         assert_eq!(metadata, edited["metadata"]);
-        // A file that a person broke says nothing new, and one without metadata is as old as it is.
+        // A file that a user broke changes nothing; a file without metadata is as old as its
+        // modification time.
         fs::write(bed.file(&key), "{").unwrap();
         let by_hand = Key::new(&NAMESPACES, "", "byhand");
         fs::write(

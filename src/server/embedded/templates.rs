@@ -198,7 +198,7 @@ mod tests {
         })
     }
 
-    /// The same as a person writes it.
+    /// The same template as a user writes it.
     fn written(image: &str) -> Value {
         json!({
             "metadata": {"labels": {"app": "web"}},

@@ -71,7 +71,8 @@ impl Api {
                         kind.to_lowercase()
                     ));
                 }
-                // A claim that a set makes, or what a person wrote into a file of another name.
+                // A claim of a StatefulSet, or an object that a user wrote into a file with another
+                // name.
                 if !self.store.is_own_file(key, &origin) {
                     let location = origin.location;
                     return forbidden(&format!("it is defined by {location}; change it there"));

@@ -110,8 +110,8 @@ pub(super) fn list_stored(dir: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// What was found in a directory; nothing if there is none any more, or a person put a file in its
-/// place. Another error names the directory.
+/// Returns the entries of a directory, or nothing if it is gone or a user put a file in its place. Any
+/// other error names the directory.
 fn unless_gone<T: Default>(directory: &Path, found: io::Result<T>) -> io::Result<T> {
     found.or_else(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(T::default()),

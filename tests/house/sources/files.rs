@@ -160,7 +160,7 @@ async fn a_write_of_the_embedded_api_does_not_wait_until_the_directory_is_quiet(
     };
     let bench = Bench::start_source(temp, source);
     for image in ["a:1", "a:2", "a:3"] {
-        // A person edits a file, and the source waits for the end of that.
+        // A user edits a file, and the source waits for the end of that.
         fs::write(stored.join("db.yaml"), pod("db", image)).unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         disk::replace(&stored.join("web.yaml"), pod("web", image).as_bytes()).unwrap();

@@ -164,8 +164,7 @@ impl FullName {
     }
 }
 
-/// The name that a person typed for an object, and the namespace before it if there is one: `web`,
-/// `shop/web`.
+/// Splits an object name that a user typed into name and optional namespace: `web`, `shop/web`.
 pub fn split_name(text: &str) -> (Option<&str>, &str) {
     match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),

@@ -60,11 +60,11 @@ pub const HELD: [&str; 3] = [HELD_REVISION, HELD_REASON, HELD_MESSAGE];
 /// Our annotation of a revision that runs beside the one that it is to replace: its host ports lead
 /// elsewhere still. Never in a manifest.
 pub const BESIDE: &str = "mirrorlet.dev/beside";
-/// Our annotation of a pod that a person stopped with `mirrorlet stop`. Never in a manifest.
+/// Our annotation of a pod that a user stopped with `mirrorlet stop`. Never in a manifest.
 pub const STOPPED: &str = "mirrorlet.dev/stopped";
 /// Value of [`STOPPED`] of a pod that waits until its Node is uncordoned.
 pub const CORDONED: &str = "cordoned";
-/// Our annotation of a pod with instances that a person wants replaced: their ids, with commas.
+/// Our annotation of a pod with instances that a user wants replaced: their ids, separated by commas.
 /// Never in a manifest.
 pub const RESTART: &str = "mirrorlet.dev/restart";
 /// Annotation of a static pod that makes the objects that it refers to a part of its version.

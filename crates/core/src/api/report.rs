@@ -369,19 +369,19 @@ pub const UNKNOWN: &str = "Unknown";
 /// Status of a pod that is being stopped.
 pub const TERMINATING: &str = "Terminating";
 
-/// Status of a pod that a person stopped, and the reason for which its containers wait.
+/// Status of a pod that a user stopped, and the waiting reason of its containers.
 pub const STOPPED: &str = "Stopped";
 
-/// Status of a pod that is being stopped, because a person wants it stopped.
+/// Status of a pod that is being stopped by a user's order.
 pub const STOPPING: &str = "Stopping";
 
-/// Status of a pod of which a person wants instances replaced that run.
+/// Status of a pod with running instances that a user wants replaced.
 pub const RESTARTING: &str = "Restarting";
 
-/// Status of a pod that a person stopped and started again, of which nothing runs yet.
+/// Status of a pod that a user stopped and started again, before any of its containers runs.
 pub const STARTING: &str = "Starting";
 
-/// Status of a pod that runs, and of which a person paused a container.
+/// Status of a running pod with a container that a user paused.
 pub const PAUSED: &str = "Paused";
 
 impl PodReport {
@@ -412,14 +412,14 @@ impl PodReport {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
 
-    /// Whether its containers that count are all ready, and stay: the pod is not being stopped, none
-    /// has to stop by an order of a person, and none is paused.
+    /// Whether all its containers that count are ready and stay so: the pod is not being stopped, no
+    /// container has to stop by a user's order, and none is paused.
     pub fn is_ready(&self) -> bool {
         let stays = ![TERMINATING, STOPPING, RESTARTING, PAUSED].contains(&self.status.as_str());
         stays && self.ready == self.containers_total && self.ready > 0
     }
 
-    /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a person, and no
+    /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a user, and no
     /// other version runs in its place but for a rollout under way.
     pub fn is_well(&self) -> bool {
         let rests = self.phase == "Succeeded" || self.status == STOPPED;

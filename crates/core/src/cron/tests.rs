@@ -520,7 +520,7 @@ fn a_cron_job_whose_runs_never_end_has_a_bound() {
         let waits = matches!(life.note, Some(CronNote::Full(due)) if due == minute(late));
         assert_eq!(waits, policy == "Allow", "{policy}");
     }
-    // Runs that a person ordered count, too, and keep no other one waiting under Forbid.
+    // Runs that a user ordered count, too, and under Forbid they block no other.
     for policy in ["Allow", "Forbid"] {
         let spec = format!("schedule: \"* * * * *\"\n  concurrencyPolicy: {policy}");
         let mut life = Life::new(&spec);

@@ -27,7 +27,7 @@ pub struct Input<'a> {
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
     /// Whether anything of a pod may run, or be started, that was to be stopped before.
     pub may_run: &'a dyn Fn(&PodUid) -> bool,
-    /// Whether a person orders that it runs again from its beginning.
+    /// Whether a user orders a new run from its beginning.
     pub ordered: bool,
     /// Whether pods may be started: it is known what runs already.
     pub may_start: bool,

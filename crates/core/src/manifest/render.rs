@@ -1,4 +1,4 @@
-//! Draws a diagnostic for a person who can read the file anyway.
+//! Renders a diagnostic for a user who has access to the file anyway.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 

@@ -99,7 +99,7 @@ fn semantically_differ(a: &Pod, b: &Pod) -> bool {
 
 fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter().flatten();
-    // A person's order is not an edit.
+    // A user's order is not an edit.
     let is_shared = |key: &str| !LOCAL_ANNOTATIONS.contains(&key) && !keys::OWN.contains(&key);
     all.filter(move |(key, _)| is_shared(key))
 }

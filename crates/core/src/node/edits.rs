@@ -1,4 +1,4 @@
-//! Changes that a person makes to a Node that has no cluster.
+//! Changes that users make to a Node that has no cluster.
 
 use std::collections::BTreeMap;
 

@@ -74,14 +74,14 @@ pub(super) fn exited(seen: &ContainerStatus) -> Reason {
     })
 }
 
-/// Why an instance that a person wants replaced is started anew.
+/// The reason for replacing an instance on a user's request.
 pub(super) fn requested(name: &str) -> Reason {
     Reason::Requested {
         container: name.into(),
     }
 }
 
-/// Why an instance that a person handled is replaced. One that runs again ran without its hooks and
+/// Why an instance that a user handled is replaced. One that runs again ran without its hooks and
 /// its probes' knowledge, and nothing would count it: there is to be a new one.
 pub(super) fn by_hand(what: Option<UserAction>, name: &str, for_good: bool) -> Option<Reason> {
     what.map(|what| Reason::ByHand {

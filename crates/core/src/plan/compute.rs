@@ -69,7 +69,7 @@ fn decide(draft: &mut Draft<'_>) {
     }
 }
 
-/// A pod that a person stopped: what runs of it ends, and nothing starts.
+/// Plans for a pod that a user stopped: its running containers are stopped, and none starts.
 fn stop(draft: &mut Draft<'_>) {
     draft.kill_pod(Reason::Stopped);
     let message = spec::why_stopped(draft.input.pod);
@@ -109,8 +109,8 @@ fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
     }
 }
 
-/// Stops instances that a person started again though their time is over: an older one than the
-/// newest, an init container that was passed, and what is never started twice.
+/// Stops instances that a user started although they must not run: an instance older than the newest,
+/// an init container that is already done, and containers that never start twice.
 fn stop_started_by_hand(draft: &mut Draft<'_>) {
     let (pod, status) = (draft.input.pod, draft.input.status);
     for seen in &status.containers {

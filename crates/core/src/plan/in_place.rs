@@ -17,7 +17,7 @@
 //! then on the number of the new instance says it, and the exited one no longer counts. While only init
 //! containers have the new number, a sandbox that is replaced takes them along; the exited instance
 //! stays until a regular container has it ([`PodStatus::shows_pod_restart`]), and asks again. What is
-//! lost is only an exit whose container a person removes before any container was created anew.
+//! lost is only an exit whose container a user removes before any container was created anew.
 //!
 //! Upstream removes all instances, that one last, and knows the rest from the API server's object
 //! (`pkg/kubelet/container/helpers.go`, `ShouldAllContainersRestart`;
@@ -149,7 +149,7 @@ fn asks(container: &Container, seen: &ContainerStatus) -> bool {
 
 /// Stops what runs from before a restart: regular containers, then sidecars and init containers, each
 /// in the spec's order. Nothing starts while the container that asked for the restart is in back-off, or
-/// while the second half of a person's `docker restart` may come.
+/// while the second half of a user's `docker restart` may come.
 ///
 /// Upstream's back-off doesn't hold such a restart, because no instance is left by then; the proposal
 /// (KEP-5532) says that it should.

@@ -344,7 +344,7 @@ impl Plan {
 }
 
 /// Under which key, and since when, a container is in back-off: since its newest ended instance
-/// ended. What a person did to it is no crash, nor is its end if another container restarted all.
+/// ended. What a user did to it is no crash, nor is its end if another container restarted all.
 fn backoff_event(
     pod: &Pod,
     status: &PodStatus,

@@ -55,7 +55,7 @@ pub enum Action {
     Wait,
     /// Attempt the probe.
     Probe,
-    /// Nothing before the pod changes: the container has ended for good, but a person may start it
+    /// Nothing before the pod changes: the container has ended for good, but a user may start it
     /// again.
     Rest,
     /// Nothing, ever again.

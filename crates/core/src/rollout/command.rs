@@ -102,7 +102,7 @@ pub enum Refused {
         "{ADDED_MAX} containers, the maximum, were already added to the pod; restart it to remove them"
     )]
     TooManyAdded,
-    /// A person stopped the pod.
+    /// A user stopped the pod.
     #[error("the pod is stopped")]
     Stopped,
     /// Nobody stopped it.

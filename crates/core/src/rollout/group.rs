@@ -217,8 +217,8 @@ impl Member {
             && !is_failed(target)
     }
 
-    /// Whether the target took its place, or runs beside another, and is not judged yet. Of one that
-    /// a person stopped, nothing is.
+    /// Whether the target replaced its predecessor, or runs beside it, and is not judged yet. False for
+    /// a pod that a user stopped.
     fn is_under_way(&self) -> bool {
         !self.history.stopped && (self.history.beside.is_some() || self.is_unproven())
     }
@@ -232,7 +232,7 @@ impl Member {
         current.outcome == Outcome::Open && current.uid() == target.uid()
     }
 
-    /// Whether it serves. One that a person stopped is not missed.
+    /// Whether it serves. One that a user stopped is not counted as missing.
     fn is_available(&self) -> bool {
         self.history.stopped || (self.ready && !self.is_unproven())
     }
@@ -302,7 +302,7 @@ fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
     let mut turns = vec![Turn::Now; members.len()];
     for at in order {
         let member = &members[at];
-        // Of one that a person stopped, nothing is started.
+        // Nothing is started of a pod that a user stopped.
         if !member.wants_update() || member.history.stopped {
             continue;
         }

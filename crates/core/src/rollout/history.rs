@@ -34,8 +34,8 @@ pub enum Outcome {
     Open,
     /// It passed its judgement.
     Healthy,
-    /// It has done its work and ended well. It is never gone back to: that would do the work again. One
-    /// that a person runs again is open.
+    /// It has done its work and ended well. There is no rollback to it: that would do the work again.
+    /// If a user runs it again, it is open.
     Ended,
     /// It failed its judgement.
     Failed(Cause),
@@ -119,7 +119,7 @@ pub struct History {
     pub goes_back: bool,
     /// Whether no other revision takes the place of the one that runs.
     pub paused: bool,
-    /// Whether a person stopped the pod, until it is started or its source changes.
+    /// Whether a user stopped the pod, until it is started or its source changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// Whether it is stopped because the Node is cordoned, until the Node is uncordoned.
@@ -128,7 +128,7 @@ pub struct History {
     /// The containers that were added to look into a revision as it runs, with its UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added: Option<(PodUid, Vec<EphemeralContainer>)>,
-    /// The instances that a person wanted replaced last.
+    /// The instances that a user ordered to be replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
     /// The present or last lives of the revisions that were judged.
@@ -467,8 +467,7 @@ impl History {
         self.held = self.held.take().filter(|held| held.overdue);
     }
 
-    /// Adds a person's orders to the pod that the workers get, and the containers that were added
-    /// to it.
+    /// Adds users' orders, and the containers that were added to it, to the pod that the workers get.
     pub(super) fn annotate(&self, pod: &mut Arc<Pod>) {
         if let Some((uid, containers)) = &self.added
             && *uid == PodUid::of(pod)

@@ -405,7 +405,7 @@ fn judge(
 ) -> Step {
     let settled = (Phase::Settled, None, None);
     let open = history.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
-    // One that a person stopped is judged once it is started.
+    // A pod that a user stopped is judged once it is started.
     let status = input.current.status.filter(|_| !history.stopped);
     let status = status.filter(|_| !input.engine_away);
     // One that is about to run again is judged once it does.

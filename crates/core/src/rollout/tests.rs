@@ -112,7 +112,7 @@ fn a_version_that_the_node_refuses_has_not_failed_and_is_tried_again() {
     story.decide(Some(&crashing(3)));
     assert_eq!(story.runs(), "a");
     assert!(matches!(outcome(&story).0, Outcome::Failed(_)));
-    // A person doesn't wait, and without a healthy version nothing is taken back.
+    // A user's order doesn't wait, and without a healthy version there is no rollback.
     let mut story = Story::edited();
     story.preparation = Preparation::Done;
     story.decide(Some(&ready(0)));

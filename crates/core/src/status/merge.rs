@@ -98,7 +98,7 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
                 ..*input
             })
         }
-        // A person stops, starts and restarts also what has ended for good.
+        // Users may also stop, start and restart containers that have ended for good.
         Merge::Illegal(_) if is_mirror => return StatusAction::DeleteMirror,
         merged => merged,
     };

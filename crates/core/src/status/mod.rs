@@ -92,7 +92,7 @@ fn is_over_with_its_sandbox(input: &StatusInput<'_>) -> bool {
 }
 
 /// Whether a container that ended with that code runs again: by its policy, with all others of its pod,
-/// or as a person wants.
+/// or by a user's order.
 fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -> bool {
     let newest = || {
         input

@@ -133,7 +133,7 @@ impl WorkloadKey {
         Self::of_owner(namespace, &format!("{kind}/{name}"))
     }
 
-    /// The workload as a person types it: `deployment/default/web`.
+    /// The workload in the form that users type: `deployment/default/web`.
     pub fn typed(&self) -> String {
         let kind = self.kind.as_str().to_lowercase();
         format!("{kind}/{}/{}", self.namespace, self.name)

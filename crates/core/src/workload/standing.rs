@@ -30,7 +30,7 @@ pub struct Progress<'a> {
     /// Whether its rollout was complete: every pod that isn't being stopped runs the version of the
     /// document, which has passed its judgement.
     pub was_complete: bool,
-    /// Which older version its pods run because a person wants that, if all of them do.
+    /// The older version that all its pods run because a user wants it, if there is one.
     pub undone: Option<&'a str>,
     /// Why the version of the document doesn't run, if it can't.
     pub failed: Option<&'a str>,
@@ -241,9 +241,9 @@ pub const SCALING: &str = "Scaling";
 const UPDATING: &str = "Updating";
 /// A pod is not available.
 pub const NOT_READY: &str = "NotReady";
-/// No pod is updated, because a person paused that.
+/// No pod is updated, because a user paused the rollout.
 const PAUSED: &str = "Paused";
-/// Older versions run than the document's, because a person ran `mirrorlet rollout undo`.
+/// Versions older than the document's run, because a user ran `mirrorlet rollout undo`.
 pub const UNDONE: &str = "Undone";
 /// The version of the document can't be started, or failed.
 pub const FAILED: &str = "Failed";

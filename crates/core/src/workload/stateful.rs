@@ -24,7 +24,7 @@ use crate::stateful::StatefulSet;
 pub(crate) const ORDERED_READY: &str = "OrderedReady";
 /// Word for pods that start and stop all at once.
 pub(crate) const PARALLEL: &str = "Parallel";
-/// Word for an update that waits until a person removes each pod.
+/// Value of an update strategy that waits until a user deletes each pod.
 pub(crate) const ON_DELETE: &str = "OnDelete";
 /// Word for claims that stay.
 pub(crate) const RETAIN: &str = "Retain";

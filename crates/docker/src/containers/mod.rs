@@ -113,7 +113,7 @@ impl Containers {
     }
 
     /// Whether another instance of what is about to be started runs, or is being started by a
-    /// person. The Engine answers an inspect only once a start that is under way is over.
+    /// user. The Engine answers an inspect only once a start that is under way is over.
     pub(super) async fn runs_already(
         &self,
         pod: &PodUid,

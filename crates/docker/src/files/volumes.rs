@@ -96,8 +96,8 @@ impl PodFiles {
         Ok(is_directory.then(|| PathBuf::from(made.mountpoint)))
     }
 
-    /// Whether a volume of the Engine is that of a claim. A person may have created it in place of
-    /// one that `existed`.
+    /// Whether a volume of the Engine belongs to the claim. A user may have created it in place of one
+    /// that `existed`.
     fn may_use(&self, found: &Volume, volume: &EngineVolume, existed: bool) -> bool {
         match found.labels.get(keys::OWNER) {
             Some(owner) => *owner == self.owner || volume.named,
@@ -167,8 +167,8 @@ fn lost(claim: &ClaimName, volume: &EngineVolume, owner: &str) -> String {
     )
 }
 
-/// The command by which a person creates the volume of a claim so that the agent takes it for its own:
-/// with its labels, unless the claim names the volume. Values of driver options may be secret.
+/// The command with which a user creates the volume of a claim so that the agent accepts it: with the
+/// agent's labels, unless the claim names the volume. Values of driver options may be secret.
 fn create_command(claim: &ClaimName, volume: &EngineVolume, owner: &str) -> String {
     let mut words = vec!["docker volume create".to_owned()];
     if volume.driver != LOCAL_DRIVER {

@@ -41,7 +41,7 @@ pub enum PullPolicy {
     IfNotPresent,
     /// Never.
     Never,
-    /// Now, whatever the container's policy is: a person ordered it.
+    /// Now, whatever the container's policy is: a user ordered it.
     Ordered,
 }
 

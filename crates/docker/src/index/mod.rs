@@ -1,10 +1,10 @@
 //! The index of our containers, built from lists, events and our own calls.
 //!
-//! A container of ours is never started twice: it only ever moves from created to running to
-//! exited to removed. So everything that is told about it can be merged by taking the later
-//! state, and events that are lost, doubled, late or out of order do no harm. The one exception,
-//! a person starting an exited container by hand, is settled by an inspect: one that runs and has
-//! ended before was started again.
+//! A container of ours is never started twice: it only ever moves from created to running to exited to
+//! removed. So all reports about it can be merged by taking the later state, and events that are lost,
+//! duplicated, late or out of order do no harm. The one exception, a user who starts an exited
+//! container by hand, is settled by an inspect: a container that runs and has ended before was started
+//! again.
 //!
 //! The index answers `get_pod_status` without asking the Engine; what a list or an event can't
 //! say (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
@@ -220,7 +220,7 @@ impl Index {
         state.records.change(id, stopped);
     }
 
-    /// A `kill` or `stop` event: says whether a person was the cause; `begins` if a stop may begin with
+    /// A `kill` or `stop` event: says whether a user was the cause; `begins` if a stop may begin with
     /// it. By this agent's clock, because the time that follows is measured by it.
     ///
     /// Of a stop that was under way when this agent began to listen nobody says who asked for it: the

@@ -42,9 +42,9 @@ pub(crate) struct Record {
     /// The ports that the Engine publishes for it while it runs; of sandboxes alone that host ports can
     /// be led to by rules of ours.
     pub(super) published: Option<Arc<PortMap>>,
-    /// The last action of a person on it.
+    /// The last action of a user on it.
     pub(crate) by_hand: Option<UserActionRecord>,
-    /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
+    /// Whether this agent has stopped it: what the Engine reports of that is not a user's doing.
     pub(super) stopped_by_us: bool,
     /// Whether it was started before this agent listened: an agent before this one may have begun a stop
     /// of it.
@@ -340,8 +340,8 @@ fn started_again(found: &ContainerInspectResponse) -> Option<UserActionRecord> {
     Some(UserActionRecord { what, at })
 }
 
-/// The action of a person after an inspect. The Engine doesn't say since when a container is paused:
-/// it is when this was noticed.
+/// The user's action after an inspect. The Engine doesn't report when a container was paused, so the
+/// time is that of the inspect.
 fn paused(
     known: Option<UserActionRecord>,
     found: &ContainerInspectResponse,
@@ -406,8 +406,8 @@ pub(crate) fn network_of(mode: &str) -> &str {
     }
 }
 
-/// Addresses of a container, as the top-level fields are gone from API 1.52 on: of the network that it
-/// was created in, and only where that has none, of those that a person connected it to.
+/// Addresses of a container, because the top-level fields are gone since API 1.52: those in the network
+/// that it was created in, or else those in the networks that a user connected it to.
 fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
     let host = found.host_config.as_ref();
     let mode = host.and_then(|host| host.network_mode.as_deref());

@@ -465,7 +465,7 @@ fn an_own_start_needs_no_inspect_but_for_an_address() {
     assert!(index.get(sandbox).unwrap().stale);
 }
 
-/// The last action of a person on that record.
+/// The last action of a user on that record.
 fn hand(index: &Index) -> Option<UserAction> {
     index.get(ID)?.by_hand.map(|by_hand| by_hand.what)
 }
@@ -497,7 +497,7 @@ fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
         (&[die, stop][..], None),
         (&[kill, die, stop], None),
         (&[die, kill, stop], None),
-        // A person's, which this agent saw begin.
+        // A user's stop, which this agent saw begin.
         (&[term, die, stop], Some(UserAction::Stopped)),
         (&[term, kill, die, stop], Some(UserAction::Stopped)),
         (&[die, term, stop], Some(UserAction::Stopped)),

@@ -188,7 +188,7 @@ impl Starter {
         Ok(Some(id))
     }
 
-    /// Whether an earlier instance of the container runs by a person's hand.
+    /// Whether a user has started an earlier instance of the container, and it runs.
     async fn runs_already(&self, pod: &Pod, name: &str, id: &str) -> Result<bool, SyncError> {
         let is_namesake = |record: &Record| match &record.ours.kind {
             Kind::Container { name: other, .. } => other == name && &*record.id != id,

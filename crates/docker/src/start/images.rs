@@ -27,8 +27,8 @@ pub(super) struct Images {
 }
 
 impl Starter {
-    /// Makes sure that the container's images are there, by their own policies or, if a person
-    /// ordered it, anew.
+    /// Ensures that the container's images are present: by their pull policies, or pulled again if a
+    /// user ordered that.
     ///
     /// Upstream: `getImageVolumes` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
     pub(super) async fn images(

@@ -1,6 +1,6 @@
 //! Occurrences, one function each: log line and metric.
 //!
-//! Levels: info when something changed, warn when the agent will try again, error when a person
+//! Levels: info when something changed, warn when the agent will try again, error when a user
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
 /// Logs an occurrence of a pod: `log!(LEVEL: of, FIELDS…, MESSAGE)`, where `of` is its [`PodTelemetry`].

@@ -225,7 +225,7 @@ async fn any_of_several_rights_will_do_and_none_is_refused_in_upstreams_words() 
     // A caller that was refused stays refused until the cached answer is old …
     assert!(bed.admit("/pods", "", &shown).await.is_err());
     let other = bed.authority.shown("alice", |_| {});
-    // … and another credential of the same person is another person.
+    // … and another credential of the same user is another caller.
     assert!(bed.admit("/pods", "", &other).await.is_ok());
     assert!(bed.admit("/stats/summary", "", &other).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! Containers and sandboxes that a person stopped, started or restarted with docker.
+//! Containers and sandboxes that a user stopped, started or restarted with docker.
 
 use std::time::Duration;
 

@@ -225,7 +225,7 @@ fn what_had_ended_before_is_restarted_and_what_was_never_started_makes_room() {
         "remove init-0",
     ];
     assert_eq!(steps(&plan(&pod, &seen)), apps);
-    // An old instance that a person starts meanwhile is stopped.
+    // An old instance that a user starts meanwhile is stopped.
     put(&mut seen, instance(&pod, "bar", 3, Running));
     let stopped = &steps(&plan(&pod, &seen))[0];
     assert_eq!(stopped, "kill bar-3 (restartAll)");

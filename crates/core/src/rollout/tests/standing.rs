@@ -1,5 +1,4 @@
-//! What a person wants of a pod as it stands: that it waits for its Node, and a container to look
-//! into it.
+//! Users' orders for a pod in its present state: waiting for its Node, and a container for debugging.
 
 use super::*;
 use crate::api::core::EphemeralContainer;
@@ -46,7 +45,7 @@ fn a_pod_waits_until_its_node_is_uncordoned() {
     story.history.uncordon(at(70));
     let decision = story.decide(Some(&ready(61)));
     assert_eq!(orders(&decision, &story), [None, ids]);
-    // What a person stopped is no affair of the Node's.
+    // A pod that a user stopped is unaffected by the Node's cordon.
     story.history.obey(Command::Stop).unwrap();
     story.history.uncordon(at(80));
     assert!(story.history.stopped);

@@ -319,7 +319,7 @@ fn a_pod_that_gets_no_new_sandbox_is_over_though_a_container_of_it_never_ran() {
             ..lost
         };
         assert_eq!(compute_pod_status(&again), status, "{what}");
-        // It isn't over while it is being stopped, nor where a person stopped it.
+        // It isn't over while it is being stopped, nor where a user stopped it.
         let goes = StatusInput {
             terminating: true,
             ..lost

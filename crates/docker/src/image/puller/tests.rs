@@ -141,7 +141,7 @@ async fn a_pull_that_only_the_policy_makes_necessary_says_so() {
         (Always, true, api(503, "later"), true),
         (Always, false, api(404, denied), false),
         (IfNotPresent, false, api(404, denied), false),
-        // A person ordered it, not the policy.
+        // A user ordered it, not the policy.
         (Ordered, true, api(404, denied), false),
         // The error is in the credentials.
         (Always, true, api(401, "login"), false),

@@ -50,7 +50,7 @@ pub fn container_died(
     );
 }
 
-/// A person stopped or started a container, or the sandbox when none, with docker.
+/// A user stopped or started a container, or the sandbox when none, with docker.
 pub fn handled(of: PodTelemetry<'_>, container: Option<&str>, what: UserAction) {
     let name = container.map_or_else(
         || "the sandbox".to_owned(),
