@@ -1,4 +1,4 @@
-//! Server-side apply: who manages which field, what an apply takes over or gives up, and conflicts.
+//! Server-side apply: field ownership, the fields that an apply takes over or gives up, and conflicts.
 //!
 //! Upstream: `sigs.k8s.io/structured-merge-diff`, `apimachinery/pkg/util/managedfields`. Upstream's
 //! atomic maps are merged field by field here.
@@ -97,8 +97,8 @@ fn set_entries(
     }
 }
 
-/// Notes which fields a manager changed by a create, an update or a patch: they are its own then, and
-/// no longer those of others who had set them to something else.
+/// Notes the fields that a manager changed by a create, an update or a patch. It owns them from then
+/// on, and other managers that had set them to another value lose them.
 pub fn note_update(object: &mut Value, before: Option<&Value>, manager: &str, now: &str) {
     let manager = if manager.is_empty() {
         "unknown"
@@ -142,11 +142,11 @@ pub fn note_update(object: &mut Value, before: Option<&Value>, manager: &str, no
     set_entries(object, entries, Some((manager, UPDATED, own, now)));
 }
 
-/// The object after an apply: what the manager says is set, what it said before and says no more is
-/// removed unless others have it too.
+/// Returns the object after an apply: the fields that the manager applies are set; those that it
+/// applied before and applies no more are removed, unless others own them too.
 ///
 /// # Errors
-/// The manager has no name; others manage a field with another value, and it isn't forced.
+/// The manager has no name, or others own a field with another value and the apply isn't forced.
 pub fn apply(
     before: Option<&Value>,
     applied: &Value,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::status::Status;
 
-/// Most values of a body.
+/// The maximum number of values in a body.
 ///
 /// An object of a single field takes 8 bytes as JSON and 650 in memory.
 pub const VALUES_MAX: usize = 100_000;
@@ -20,7 +20,7 @@ const COPIED_VALUES_MAX: usize = VALUES_MAX;
 /// as it does in YAML.
 ///
 /// # Errors
-/// There are more than [`VALUES_MAX`].
+/// The body has more than [`VALUES_MAX`] values.
 pub fn check_json(body: &[u8]) -> Result<(), Status> {
     if json_values(body) > VALUES_MAX {
         return Err(too_many_values());
@@ -28,11 +28,11 @@ pub fn check_json(body: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
-/// Most elements of one list of an object that is written. Managers of fields are noted by looking through
-/// a list for each field of its elements.
+/// The maximum length of a list in an object that is written. Recording the managers of fields scans a
+/// list once for each field of its elements.
 pub const LIST_MAX: usize = 2_000;
 
-/// Refuses an object with too long a list.
+/// Refuses an object with a list that is too long.
 ///
 /// # Errors
 /// A list has more than [`LIST_MAX`] elements.
@@ -54,7 +54,7 @@ pub fn too_many_values() -> Status {
     ))
 }
 
-/// About as many as there are values and names of fields in a JSON text, which need not be valid: its
+/// The approximate number of values and field names in a JSON text, which need not be valid: its
 /// brackets, colons and commas outside of strings.
 pub(crate) fn json_values(text: &[u8]) -> usize {
     let (mut is_in_string, mut is_escaped, mut count) = (false, false, 0);
@@ -70,7 +70,7 @@ pub(crate) fn json_values(text: &[u8]) -> usize {
     count
 }
 
-/// The bytes and values that the rest of a JSON patch may copy and move.
+/// The bytes and values that the remaining operations of a JSON patch may copy and move.
 pub(crate) struct CopyBudget {
     bytes: usize,
     values: usize,
@@ -86,7 +86,7 @@ impl Default for CopyBudget {
 }
 
 impl CopyBudget {
-    /// Charges a value that is about to be copied. Reads no more of the value than is allowed.
+    /// Charges a value that is about to be copied. Reads no more of the value than the budget allows.
     ///
     /// # Errors
     /// The operations would copy too much.
@@ -94,7 +94,7 @@ impl CopyBudget {
         self.charge(value, true).ok_or_else(copies_too_much)
     }
 
-    /// Charges a value that is about to be moved: it takes no more memory, but its depth has to be
+    /// Charges a value that is about to be moved: it takes no more memory, but its depth must be
     /// measured.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ fn own_bytes(value: &Value) -> usize {
     }
 }
 
-/// Whether a value is nested deeper than that many levels. Looks no deeper.
+/// Whether a value is nested deeper than `levels`. Doesn't look deeper than that.
 pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
     let deeper = |below: &Value| match levels.checked_sub(1) {
         Some(left) => is_deeper(below, left),
@@ -150,8 +150,7 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// The memory that a value takes, about: a node of a map has room for 11 fields, which are 6 on
-/// average.
+/// The approximate memory that a value takes: a map node has room for 11 fields and holds 6 on average.
 pub(crate) fn memory(value: &Value) -> usize {
     const ALLOCATION: usize = 16;
     const NODE: usize = 650;

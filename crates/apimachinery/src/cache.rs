@@ -1,7 +1,8 @@
-//! All objects, and the latest changes: what lists are answered from and watches resume from.
+//! All objects and their latest changes: the source of lists, and of the events from which watches
+//! resume.
 //!
-//! The objects are made anew from the agent's state whenever somebody asks; the cache compares
-//! them with those before and gives each change a revision.
+//! The objects are built from the agent's state for each request; the cache compares them with the
+//! previous ones and gives each change a revision.
 
 mod key;
 
@@ -22,18 +23,18 @@ use crate::status::Status;
 /// Most changes that are kept for watches that resume. At one change a second it is a quarter of an
 /// hour.
 const CHANGES_MAX: usize = 1000;
-/// Most bytes of JSON that changes are kept for. Each has the object before and since, so that one
-/// version of an object counts twice, though it is held once.
+/// The maximum size of the changes that are kept, in bytes of JSON. Each change has the object before
+/// and after, so a version of an object counts twice although it is held once.
 const CHANGES_BYTES_MAX: usize = 16 << 20;
-/// How many of the newest are held as values, which watches that are up to date share. Older ones are
-/// held as JSON.
+/// The number of the newest changes that are held as decoded values, which watches that are up to date
+/// share. Older ones are held as JSON.
 const FRESH_MAX: usize = 100;
 /// Most memory that those values take, about. The newest change is held as values anyway: the objects
 /// have it, too.
 const FRESH_BYTES_MAX: usize = 16 << 20;
 
 mirrorlet_core::words! {
-    /// The kind of a change, as a watch names it.
+    /// The type of a change, in the terms of a watch event.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ChangeKind {
         /// It came.
@@ -56,7 +57,7 @@ enum Held {
     Text(Arc<str>),
 }
 
-/// A version of an object, as it is held: without decoding it.
+/// A version of an object in the form in which it is held, without decoding it.
 #[derive(Debug, Clone)]
 pub struct Version {
     held: Held,
@@ -112,7 +113,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The object since, or its last state with the revision of its end.
+    /// The object after the change; for a deletion, its last state with the revision of the deletion.
     pub fn object(&self) -> Arc<Value> {
         self.object.object()
     }
@@ -122,7 +123,7 @@ impl Change {
         self.before.as_ref().map(Version::object)
     }
 
-    /// The length of the object before and since, as JSON.
+    /// The length of the object before and after the change, as JSON.
     pub fn bytes(&self) -> usize {
         self.object.bytes + self.before.as_ref().map_or(0, |before| before.bytes)
     }
@@ -131,8 +132,8 @@ impl Change {
         self.object.memory + self.before.as_ref().map_or(0, |before| before.memory)
     }
 
-    /// The change as a watch of that selection sees it: an object that enters the selection is added, one
-    /// that leaves it is deleted.
+    /// The change as a watch with that selector sees it: an object that enters the selection is added,
+    /// and one that leaves it is deleted.
     pub fn seen_by(&self, selector: &Selector) -> Option<(ChangeKind, Arc<Value>)> {
         let is_there = self.kind != ChangeKind::Deleted;
         let now = is_there.then(|| self.object());
@@ -169,7 +170,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache whose changes have revisions beyond that one.
+    /// Returns an empty cache that gives its changes revisions above `revision`.
     pub fn new(revision: u64) -> Self {
         Self {
             revision,
@@ -183,8 +184,8 @@ impl Cache {
         }
     }
 
-    /// The same, with the objects of that resource put and removed one by one: there are many, few
-    /// change at a time, and few are asked for, so that they are held as JSON.
+    /// Returns the cache with the objects of that resource put and removed one by one: there are many,
+    /// few change at a time, and few are requested, so they are held as JSON.
     #[must_use]
     pub fn with_apart(self, resource: &'static Resource) -> Self {
         Self {
@@ -198,9 +199,9 @@ impl Cache {
         self.revision
     }
 
-    /// Makes these all objects there are, but for those that are put one by one. Their
-    /// `resourceVersion` is set here; an object that is as before keeps the one that it had. One that
-    /// came from this cache costs nothing. Returns whether there was a change.
+    /// Replaces all objects, except for those that are put one by one. Sets their `resourceVersion`; an
+    /// object that is unchanged keeps its own. An object that came from this cache costs nothing.
+    /// Returns whether anything changed.
     pub fn replace<V: Into<Arc<Value>>>(&mut self, wanted: BTreeMap<Key, V>) -> bool {
         let first = self.revision;
         let gone: Vec<_> = self
@@ -223,7 +224,7 @@ impl Cache {
             .is_some_and(|apart| std::ptr::eq(apart, key.resource))
     }
 
-    /// Puts an object, with its `resourceVersion`, unless it is as before.
+    /// Puts an object and sets its `resourceVersion`, unless it is unchanged.
     pub fn put(&mut self, key: Key, object: impl Into<Arc<Value>>) {
         let mut object = object.into();
         if let Some(version) = self.objects.get(&key).map(Version::unpacked) {
@@ -339,7 +340,7 @@ impl Cache {
         }
     }
 
-    /// All objects but those that are put one by one, by their keys.
+    /// All objects by their keys, except for those that are put one by one.
     pub fn all(&self) -> impl Iterator<Item = (&Key, &Value)> {
         self.objects
             .iter()
@@ -354,7 +355,7 @@ impl Cache {
         self.objects.get(key).map(Version::object)
     }
 
-    /// The objects of a resource that a selector means, in one namespace or in all (empty), by
+    /// The objects of a resource that match a selector, in one namespace or in all (empty), by
     /// namespace and name.
     pub fn list(
         &self,
@@ -366,7 +367,7 @@ impl Cache {
         found.map(|(_, object)| object).collect()
     }
 
-    /// The same, as they are held.
+    /// The same objects in the form in which they are held.
     pub fn versions(
         &self,
         resource: &'static Resource,
@@ -392,10 +393,10 @@ impl Cache {
             .filter(|(_, object)| selector.matches(object))
     }
 
-    /// The objects as they were at a revision: those of now, with the changes since undone.
+    /// The objects at a revision: the current ones with all later changes undone.
     ///
     /// # Errors
-    /// The revision is one that doesn't exist yet, or some of the changes are no longer known.
+    /// The revision doesn't exist yet, or some of the changes are no longer known.
     pub fn list_at(
         &self,
         revision: u64,
@@ -434,7 +435,7 @@ impl Cache {
     /// The changes after a revision, oldest first.
     ///
     /// # Errors
-    /// Some of them are no longer known, or the revision is one that doesn't exist yet.
+    /// Some of the changes are no longer known, or the revision doesn't exist yet.
     pub fn since(&self, revision: u64) -> Result<impl Iterator<Item = &Change>, Status> {
         if revision < self.forgotten {
             return Err(Status::expired(revision, self.forgotten));

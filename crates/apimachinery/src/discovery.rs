@@ -1,4 +1,4 @@
-//! The documents by which clients find out what is served.
+//! The discovery documents: the API groups, versions and resources that are served.
 //!
 //! Upstream: `apiserver/pkg/endpoints/discovery`, `k8s.io/api/apidiscovery/v2`.
 
@@ -10,7 +10,7 @@ use crate::resources::{RESOURCES, Resource, Subresource};
 /// Media type of the aggregated documents.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Whether a client that accepts this takes an aggregated document.
+/// Whether a client with this `Accept` header takes an aggregated document.
 pub fn wants_aggregated(accept: &str) -> bool {
     accept.split(',').any(|one| {
         let has = |part: &str| one.split(';').any(|own| own.trim() == part);
@@ -29,7 +29,7 @@ fn groups() -> Vec<(&'static str, &'static str)> {
     groups
 }
 
-/// The document of `/`: the paths that are served, in order.
+/// The document of `/`: the served paths, in order.
 pub fn root() -> Value {
     let fixed = [
         "/api",
@@ -168,7 +168,7 @@ pub fn group(name: &str) -> Option<Value> {
     Some(entry)
 }
 
-/// `/api/v1` or `/apis/GROUP/VERSION`; none for one that isn't served.
+/// `/api/v1` or `/apis/GROUP/VERSION`; none for a group or version that isn't served.
 pub fn resource_list(group: &str, version: &str) -> Option<Value> {
     let mut entries = Vec::new();
     for resource in of_group(group, version) {

@@ -1,4 +1,4 @@
-//! Deletions that finalizers hold back, and the collection of what has lost its owners.
+//! Deletions that wait for finalizers, and garbage collection of objects without owners.
 //!
 //! Upstream: `apiserver/pkg/registry/rest/delete.go`, `apiserver/pkg/registry/generic/registry/store.go`,
 //! `pkg/controller/garbagecollector/garbagecollector.go`.
@@ -34,10 +34,10 @@ mirrorlet_core::words! {
 }
 
 impl Propagation {
-    /// The one that the options of a deletion ask for; `Background` without any.
+    /// The propagation policy in the options of a deletion; `Background` without one.
     ///
     /// # Errors
-    /// It is unknown, or said twice.
+    /// The policy is unknown, or given twice.
     pub fn of(options: &Value) -> Result<Self, Status> {
         let orphans = options["orphanDependents"].as_bool();
         let policy = options["propagationPolicy"].as_str();
@@ -120,8 +120,7 @@ fn without_finalizer(object: &Value, finalizer: &str) -> Value {
     object
 }
 
-/// Makes an object one that is being deleted. Of one that is already, only what becomes of its
-/// dependents changes.
+/// Marks an object as being deleted. If it is already, only the propagation to its dependents changes.
 pub fn mark(object: &mut Value, propagation: Propagation, at: &str, grace_seconds: i64) {
     if !is_deleted(object) {
         let generation = object["metadata"]["generation"].as_i64();
@@ -142,7 +141,7 @@ pub fn mark(object: &mut Value, propagation: Propagation, at: &str, grace_second
 /// Checks the next version of an object that is being deleted.
 ///
 /// # Errors
-/// It has finalizers that it didn't have.
+/// The object gains a finalizer.
 pub fn check_finalizers(object: &Value, before: &Value, resource: &Resource) -> Result<(), Status> {
     let known: Vec<_> = finalizers(before).collect();
     let new: Vec<_> = finalizers(object)
@@ -160,11 +159,12 @@ pub fn check_finalizers(object: &Value, before: &Value, resource: &Resource) -> 
     Err(Status::invalid(resource, meta::name(before), &[cause]))
 }
 
-/// Checks the next version of an object that is being deleted and has ended: its metadata alone can
-/// change. It gets the content of the version before, which may have other zero values and quantities.
+/// Checks the next version of an object that is being deleted and whose pods are being stopped: only
+/// its metadata can change. The object gets the content of the previous version, which may have other
+/// zero values and quantities.
 ///
 /// # Errors
-/// Its content is another one.
+/// The content differs.
 pub fn keep_content(object: &mut Value, before: &Value, resource: &Resource) -> Result<(), Status> {
     const OTHERS: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
     let (Some(next), Some(known)) = (object.as_object(), before.as_object()) else {
@@ -229,7 +229,7 @@ pub struct Member<'a> {
 pub enum Step {
     /// The object is deleted.
     Delete(Key, Propagation),
-    /// The object loses a finalizer, or references to owners: its next version.
+    /// The next version of an object: a finalizer or references to owners are removed.
     Update(Key, Value),
 }
 
@@ -255,7 +255,7 @@ fn with_owners(object: &Value, keep: impl Fn(&Value) -> bool) -> Value {
     object
 }
 
-/// Whether the collection may have something to do with an object.
+/// Whether garbage collection may have work to do for an object.
 pub fn concerns(object: &Value) -> bool {
     owners(object).next().is_some() || (is_deleted(object) && has_finalizers(object))
 }
@@ -276,7 +276,7 @@ pub fn let_go(members: &[Member<'_>], owner: &Value) -> Vec<(Key, Value)> {
 /// The state of the owner that a reference means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// It is there, or may be: its kind isn't served, or isn't kept over restarts of the server.
+    /// The owner exists, or may: its kind isn't served, or isn't kept over restarts of the server.
     Solid,
     /// It goes after its dependents.
     Waiting,
@@ -318,8 +318,8 @@ impl<'a> Graph<'a> {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// As upstream, a reference that says another kind, name or namespace than the object of its UID
-    /// has leads nowhere.
+    /// As upstream, a reference with another kind, name or namespace than the object with its UID has
+    /// no owner.
     fn owner(&self, dependent: &Key, reference: &Value) -> Owner {
         let said = |key: &str| reference[key].as_str().unwrap_or_default();
         let (version, kind) = (said("apiVersion"), said("kind"));
@@ -423,9 +423,9 @@ fn unblocking(object: &Value) -> Value {
     object
 }
 
-/// The next steps for objects that have lost their owners, or go before them, and for those that are
-/// being deleted and wait for their dependents. None once nothing is left to do. `makes` says
-/// whether the first object made the second one, without a reference to it.
+/// The next steps for objects without owners or with owners that are deleted in the foreground, and for
+/// objects that are being deleted and wait for their dependents. Empty once nothing is left to do.
+/// `makes` says whether the first object created the second one without an owner reference.
 pub fn collect(members: &[Member<'_>], makes: impl Fn(&Value, &Value) -> bool) -> Vec<Step> {
     let graph = Graph::new(members);
     let stored = members.iter().filter(|member| member.is_stored);

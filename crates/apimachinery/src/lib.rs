@@ -1,8 +1,8 @@
-//! What a Kubernetes API server is made of, as values: the resources it serves, its errors, what a
-//! request asks for, selectors, patches, tables, and a cache that watches resume from.
+//! The parts of a Kubernetes API server as pure values: the served resources, errors, request
+//! parameters, selectors, patches, tables, and a cache from which watches resume.
 //!
-//! Objects are JSON, as clients send and read them. Nothing here has a clock, a disk or a socket:
-//! the embedded API in the agent has those, and its objects come from the agent's sources.
+//! Objects are JSON values, as clients send and read them. This crate has no clock, disk or socket: the
+//! embedded API in the agent has those, and its objects come from the agent's sources.
 //!
 //! | Module | Holds |
 //! |---|---|

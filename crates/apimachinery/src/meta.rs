@@ -1,4 +1,4 @@
-//! Metadata of objects, and what a write keeps of it.
+//! Metadata of objects, and the parts of it that a write keeps.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub fn name(object: &Value) -> &str {
     text(object, "name")
 }
 
-/// Namespace of an object; empty where it has none.
+/// Namespace of an object; empty if it has none.
 pub fn namespace(object: &Value) -> &str {
     text(object, "namespace")
 }
@@ -35,7 +35,7 @@ pub fn uid(object: &Value) -> &str {
     text(object, "uid")
 }
 
-/// Revision of an object; none where it says none.
+/// Revision of an object; none if it has no `resourceVersion`.
 pub fn revision(object: &Value) -> Option<u64> {
     text(object, "resourceVersion").parse().ok()
 }
@@ -45,7 +45,7 @@ pub fn set_revision(object: &mut Value, revision: u64) {
     metadata(object).insert("resourceVersion".to_owned(), revision.to_string().into());
 }
 
-/// The metadata of an object, made if there is none.
+/// The metadata of an object; created if it is missing.
 pub fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     map(map_of(object), "metadata")
 }
@@ -76,11 +76,11 @@ fn map<'a>(within: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String,
     map_of(within.entry(key).or_insert_with(|| json!({})))
 }
 
-/// Checks that a body is an object of that resource in that namespace, and fills in what it leaves
-/// to its path.
+/// Checks that a body is an object of that resource in that namespace, and fills in the fields that are
+/// given by its path.
 ///
 /// # Errors
-/// It is of another kind or version, or in another namespace.
+/// The object is of another kind or version, or in another namespace.
 pub fn place(object: &mut Value, resource: &Resource, namespace: &str) -> Result<(), Status> {
     if !object.is_object() {
         return Err(Status::bad_request(
@@ -113,11 +113,10 @@ pub fn place(object: &mut Value, resource: &Resource, namespace: &str) -> Result
     Ok(())
 }
 
-/// Gives an object without a name one that begins with its `generateName`. `random` makes the
-/// letters at its end.
+/// Names an object without a name by its `generateName` and a suffix of letters from `random`.
 ///
 /// # Errors
-/// It has neither.
+/// The object has neither name.
 pub fn generate_name(
     object: &mut Value,
     resource: &Resource,
@@ -163,7 +162,7 @@ fn tidy(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Gives a namespace the label with its name, whatever its author says about it.
+/// Sets a namespace's `kubernetes.io/metadata.name` label to its name, whatever its author set.
 ///
 /// Upstream: `SetDefaults_Namespace` of `pkg/apis/core/v1/defaults.go`.
 pub fn label_namespace(object: &mut Value) {
@@ -176,7 +175,7 @@ pub fn label_namespace(object: &mut Value) {
     }
 }
 
-/// Makes a body a new object: its identity is the server's affair, and so is its status.
+/// Makes a body a new object: the server sets its identity and its status.
 pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove("status");
@@ -204,10 +203,10 @@ pub fn begin(object: &mut Value, resource: &Resource, uid: &str, now: &str) {
     }
 }
 
-/// Checks that a body was made from the present version of an object, if it says from which.
+/// Checks that a body is based on the current version of an object, if it has a `resourceVersion`.
 ///
 /// # Errors
-/// It was made from another one.
+/// The body is based on another version.
 pub fn check_revision(object: &Value, before: &Value, resource: &Resource) -> Result<(), Status> {
     if revision(object).is_some() && revision(object) != revision(before) {
         return Err(Status::modified(resource, name(before)));
@@ -215,11 +214,11 @@ pub fn check_revision(object: &Value, before: &Value, resource: &Resource) -> Re
     Ok(())
 }
 
-/// Makes a body the next version of an object: what is the server's affair stays as it was, and a
-/// changed spec is another generation.
+/// Makes a body the next version of an object: the fields that the server sets stay as they were, and a
+/// changed spec increments the generation.
 ///
 /// # Errors
-/// The body was made from another version, is another object, or has another name.
+/// The body is based on another version, is another object, or has another name.
 pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Result<(), Status> {
     let known = name(before);
     if name(object) != known {
@@ -280,7 +279,7 @@ pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Resul
 /// Checks the preconditions of a deletion.
 ///
 /// # Errors
-/// The object is another one, or was changed.
+/// The object is another one, or has changed.
 pub fn check_preconditions(
     options: &Value,
     object: &Value,
@@ -300,7 +299,7 @@ pub fn check_preconditions(
     Ok(())
 }
 
-/// The object without anything but its metadata, as clients ask for that watch many kinds.
+/// The object's metadata alone, which clients request when they watch many kinds.
 pub fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",

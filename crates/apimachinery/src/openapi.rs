@@ -1,7 +1,6 @@
-//! The OpenAPI documents: the paths of what is served, with Kubernetes' own schemas.
+//! The OpenAPI documents: the served paths, with Kubernetes' own schemas.
 //!
-//! A document is put together of texts when a client asks for it, and kept by nobody: clients keep
-//! it, by its hash.
+//! A document is assembled when a client requests it and isn't kept: clients cache it by its hash.
 //!
 //! Upstream: `kube-openapi/pkg/handler3`, `kube-openapi/pkg/openapiconv`.
 
@@ -43,7 +42,7 @@ fn hashes() -> &'static BTreeMap<String, String> {
     })
 }
 
-/// The hash of a document, as its `ETag` has it.
+/// The hash of a document, for its `ETag`.
 pub fn hash(document: &str) -> String {
     let digest: [u8; 32] = Sha256::digest(document).into();
     hex(&digest).to_uppercase()

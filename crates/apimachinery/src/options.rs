@@ -1,4 +1,4 @@
-//! The parameters of requests: what they may be, and which go together.
+//! The parameters of requests: their valid values, and the combinations that are allowed.
 //!
 //! Upstream: `apimachinery/pkg/apis/meta/internalversion/validation`,
 //! `apiserver/pkg/storage/cacher`.
@@ -30,7 +30,7 @@ pub struct ListOptions {
     pub field_selector: String,
     /// Whether changes are wanted instead of a list.
     pub watch: bool,
-    /// The revision; none where it isn't set, and 0 for any.
+    /// The revision; none if it isn't set, and 0 for any.
     pub resource_version: Option<u64>,
     /// The meaning of a list's revision.
     pub version_match: Option<VersionMatch>,
@@ -38,7 +38,7 @@ pub struct ListOptions {
     pub limit: usize,
     /// Where a list goes on that was split.
     pub token: Option<Token>,
-    /// The length of a watch, in seconds; none where it isn't set, or 0.
+    /// The duration of a watch in seconds; none if it isn't set, or 0.
     pub timeout_seconds: Option<u64>,
     /// Whether a watch tells the revision now and then.
     pub bookmarks: bool,
@@ -59,7 +59,7 @@ pub struct WriteOptions {
     pub validation: FieldValidation,
 }
 
-/// The meaning of unknown and duplicate fields of a body.
+/// How unknown and duplicate fields of a body are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
     /// Nothing.
@@ -94,12 +94,12 @@ fn limit(query: &Query) -> Result<usize, Status> {
     Ok(usize::try_from(number).unwrap_or(0))
 }
 
-/// Checks the parameter `timeout` of any request, a duration as Go writes it (`1m30s`).
+/// Checks the parameter `timeout` of any request: a duration in Go's format (`1m30s`).
 ///
 /// Upstream: `apiserver/pkg/endpoints/filters/request_deadline.go`.
 ///
 /// # Errors
-/// It is none.
+/// The value is not a duration.
 pub fn check_timeout(query: &Query) -> Result<(), Status> {
     let text = value(query, "timeout").unwrap_or_default();
     let mut rest = text.trim_start_matches(['+', '-']);
@@ -123,13 +123,13 @@ pub fn check_timeout(query: &Query) -> Result<(), Status> {
     Ok(())
 }
 
-/// The options of a deletion that are in its parameters, in the form that a body has.
+/// Converts the delete options in a request's parameters to the form of a body.
 ///
 /// Upstream: `Convert_url_Values_To_v1_DeleteOptions` of
 /// `apimachinery/pkg/apis/meta/v1/conversion.go`, which takes any text but `false` and `0` for true.
 ///
 /// # Errors
-/// One is of the wrong form.
+/// A parameter is malformed.
 pub fn of_deletion(query: &Query) -> Result<Value, Status> {
     let malformed = |key: &str, text: &str, form: &str| {
         let message = format!("the parameter {key} is invalid: {text:?} is not {form}");
@@ -166,7 +166,7 @@ impl ListOptions {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// One is of the wrong form, or two don't go together.
+    /// A parameter is malformed, or two can't be combined.
     pub fn parse(query: &Query) -> Result<Self, Status> {
         let text = |key: &str| value(query, key).unwrap_or_default().to_owned();
         let number = |key: &str| match value(query, key) {
@@ -257,14 +257,14 @@ impl ListOptions {
     }
 }
 
-/// Where a list goes on that was split. Clients hand it back as they got it.
+/// The continue token of a paged list. Clients return it unchanged.
 ///
 /// Upstream: `apiserver/pkg/storage/continue.go`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// The revision of the first answer; none to go on with what there is now.
+    /// The revision of the first page; none to continue with the current objects.
     pub revision: Option<u64>,
-    /// Namespace and name of the last object that was given.
+    /// Namespace and name of the last object that was returned.
     pub after: (String, String),
 }
 
@@ -312,7 +312,7 @@ impl WriteOptions {
     /// Reads the parameters.
     ///
     /// # Errors
-    /// One has a value that isn't known.
+    /// A parameter has an unknown value.
     pub fn parse(query: &Query) -> Result<Self, Status> {
         let dry_run = match value(query, "dryRun") {
             None | Some("") => false,

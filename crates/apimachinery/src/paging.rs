@@ -1,4 +1,4 @@
-//! Lists, whole and in pages, of now and of an older revision.
+//! Lists, whole and in pages, of the current revision and of older ones.
 //!
 //! All pages of a list show the objects of one revision: that of the first page.
 //!
@@ -22,13 +22,13 @@ pub struct Page {
     pub objects: Vec<Arc<Value>>,
     /// The revision at which they were like this.
     pub revision: u64,
-    /// Where the list goes on; none at its end.
+    /// The continue token; none on the last page.
     pub token: Option<String>,
-    /// The number of objects that follow, where that is known without a look at them.
+    /// The number of objects that follow, if it is known without looking at them.
     pub remaining: Option<usize>,
 }
 
-/// The page that these options ask for, of one namespace or of all (empty).
+/// The page of a list that these options select, of one namespace or of all (empty).
 ///
 /// # Errors
 /// The revision is in the future, or so old that it is no longer known.

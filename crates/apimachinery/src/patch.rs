@@ -25,10 +25,10 @@ pub const MERGE: &str = "application/merge-patch+json";
 /// Content type of a strategic merge patch.
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// The object after a patch of that content type.
+/// Returns the object after a patch of that content type.
 ///
 /// # Errors
-/// The patch is none, doesn't apply, or is of a type that isn't known.
+/// The patch is malformed, doesn't apply, or has an unknown content type.
 pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, Status> {
     bounds::check_json(body)?;
     let mut patched = object.clone();
@@ -138,7 +138,7 @@ fn unreadable(error: &serde_json::Error) -> Status {
     Status::bad_request(format!("error decoding patch: {error}"))
 }
 
-/// The field by which the elements of a list are told apart; none of a list that is replaced.
+/// The merge key of a list's elements; none if the list is replaced.
 pub(crate) fn merge_key(list: &str, element: Option<&Value>) -> Option<&'static str> {
     Some(match list {
         "containers"
@@ -163,8 +163,8 @@ pub(crate) fn merge_key(list: &str, element: Option<&Value>) -> Option<&'static 
     })
 }
 
-/// The fields by which the elements of a list are told apart in what is applied on the server; none of a
-/// list that is replaced. Unlike strategic patches it tells two ports of one number apart.
+/// The merge keys of a list's elements in a server-side apply; none if the list is replaced. Unlike
+/// strategic patches, they distinguish two ports with the same number.
 ///
 /// Upstream: `x-kubernetes-list-map-keys` of the schemas of `k8s.io/api`.
 pub(crate) fn apply_keys(list: &str, element: Option<&Value>) -> Option<Vec<&'static str>> {
@@ -176,8 +176,8 @@ pub(crate) fn apply_keys(list: &str, element: Option<&Value>) -> Option<Vec<&'st
     })
 }
 
-/// The value of a key of a list's element. As in upstream's schemas, a port has the protocol TCP if it
-/// says none.
+/// The value of a merge key of a list's element. As in upstream's schemas, a port without a protocol
+/// has TCP.
 pub(crate) fn key_value(element: &Value, key: &str) -> Value {
     match &element[key] {
         Value::Null if key == "protocol" => "TCP".into(),
@@ -185,7 +185,7 @@ pub(crate) fn key_value(element: &Value, key: &str) -> Value {
     }
 }
 
-/// Refuses a value that is nested too deeply to be merged.
+/// Refuses a value that is nested too deeply to merge.
 pub(crate) fn check_depth(value: &Value) -> Result<(), Status> {
     if bounds::is_deeper(value, DEPTH_MAX) {
         return Err(too_deep());
@@ -193,7 +193,7 @@ pub(crate) fn check_depth(value: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether a list of texts is merged as a set.
+/// Whether a list of strings is merged as a set.
 pub(crate) fn is_set(list: &str) -> bool {
     list == "finalizers"
 }

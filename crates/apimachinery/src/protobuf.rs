@@ -1,6 +1,6 @@
-//! Bodies in protobuf, which kubectl and typed clients send, as the JSON that they would be.
+//! Decodes protobuf bodies, which kubectl and typed clients send, into the equivalent JSON.
 //!
-//! The numbers and forms of the fields come from the types of `k8s.io/api` (`schemas/protobuf.txt`).
+//! The numbers and types of the fields come from the types of `k8s.io/api` (`schemas/protobuf.txt`).
 //!
 //! Upstream: `apimachinery/pkg/runtime/serializer/protobuf`, `k8s.io/api/*/generated.proto`.
 
@@ -66,7 +66,7 @@ pub enum ProtobufError {
         "the body is not protobuf, or has a field that is newer than this server; send JSON, as kubectl apply -f does"
     )]
     Malformed,
-    /// It is of a kind that is read in JSON alone.
+    /// The body is of a kind that is accepted as JSON only.
     #[error("{0} is only supported in JSON")]
     Kind(String),
     /// It has more than [`VALUES_MAX`] values.
@@ -97,10 +97,10 @@ impl Left<'_> {
     }
 }
 
-/// The JSON of a body.
+/// Converts a body to JSON.
 ///
 /// # Errors
-/// It is malformed, or of a kind that isn't read.
+/// The body is malformed, or of an unsupported kind.
 pub fn to_json(body: &[u8]) -> Result<Value, ProtobufError> {
     let malformed = ProtobufError::Malformed;
     let body = body.strip_prefix(MAGIC).ok_or(malformed.clone())?;

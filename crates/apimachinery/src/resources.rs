@@ -1,4 +1,4 @@
-//! The resources that are served, and which of them a path means.
+//! The resources that are served, and the resource that a path refers to.
 
 mod paths;
 
@@ -23,7 +23,7 @@ pub struct Resource {
     pub categories: &'static [&'static str],
     /// Whether its objects have a namespace.
     pub namespaced: bool,
-    /// Whether its objects have a generation, if they have a spec.
+    /// Whether its objects have a generation, provided that they have a spec.
     pub generations: bool,
     /// The verbs that are served.
     pub verbs: &'static [&'static str],
@@ -36,7 +36,7 @@ pub struct Resource {
 pub struct Subresource {
     /// Its name in paths, for example `log`.
     pub name: &'static str,
-    /// API version of its objects; empty for that of the resource.
+    /// API version of its objects; empty if it is the resource's own.
     pub api_version: &'static str,
     /// Kind of its objects.
     pub kind: &'static str,
@@ -152,15 +152,15 @@ resources! {
         generations: false, verbs: READ,
     };
 
-    /// `ReplicationController`s, which came before `ReplicaSet`s: there are none. `kubectl get all` and
-    /// `kubectl cluster-info dump` ask for them.
+    /// `ReplicationController`s, the predecessors of `ReplicaSet`s: the list is always empty. `kubectl
+    /// get all` and `kubectl cluster-info dump` request it.
     REPLICATION_CONTROLLERS = "" "replicationcontrollers" "replicationcontroller"
         "ReplicationController" {
         short_names: &["rc"], categories: &["all"], verbs: READ,
     };
 
-    /// Scales, the form in which the number of pods of a workload is read and set: no resource of their
-    /// own, but printed as one.
+    /// Scales, in which the number of pods of a workload is read and set: not a resource of their own,
+    /// but printed like one.
     SCALES = "autoscaling" "scales" "scale" "Scale" { verbs: READ };
 
     /// `PersistentVolumeClaim`s.
@@ -229,7 +229,7 @@ resources! {
         subresources: &[sub("status", "CronJob", &["get"])],
     };
 
-    /// Leases: the Node's own, and those that programs elect their leaders with.
+    /// Leases: the Node's own, and those for leader election of programs.
     LEASES = "coordination.k8s.io" "leases" "lease" "Lease" { generations: false };
 
     /// The usage of pods.
@@ -242,13 +242,13 @@ resources! {
         version: "v1beta1", namespaced: false, verbs: &["get", "list"],
     };
 
-    /// Whether who asks may do something: always.
+    /// Reviews whether the caller may do something: the answer is always yes.
     ACCESS_REVIEWS = "authorization.k8s.io" "selfsubjectaccessreviews" "selfsubjectaccessreview"
         "SelfSubjectAccessReview" {
         namespaced: false, verbs: &["create"],
     };
 
-    /// All that who asks may do in a namespace: everything.
+    /// Reviews all that the caller may do in a namespace: the answer is everything.
     RULES_REVIEWS = "authorization.k8s.io" "selfsubjectrulesreviews" "selfsubjectrulesreview"
         "SelfSubjectRulesReview" {
         namespaced: false, verbs: &["create"],
@@ -300,7 +300,7 @@ impl Resource {
         }
     }
 
-    /// Its name with its group, as errors have it: `deployments.apps`.
+    /// Its name with its group, as in error messages: `deployments.apps`.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()
@@ -315,7 +315,7 @@ impl Resource {
         all.find(|resource| resource.kind == kind)
     }
 
-    /// Whether objects of it are kept and can be watched.
+    /// Whether its objects are stored and can be watched.
     pub fn is_stored(&self) -> bool {
         self.verbs.contains(&"watch")
     }

@@ -1,4 +1,4 @@
-//! The schemas of Kubernetes' kinds, compressed in the program and read when somebody asks.
+//! The schemas of Kubernetes' kinds, compressed in the binary and decompressed for each request.
 //!
 //! `schemas/README.md` says where they come from.
 
@@ -14,7 +14,7 @@ static PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/protobuf.defl
 /// What a schema refers to another one by.
 const REFERENCE: &str = "#/components/schemas/";
 
-/// The OpenAPI v3 schemas as text. About 550 KB; nobody keeps it.
+/// The OpenAPI v3 schemas as text. About 550 KB; it is not kept in memory.
 pub(crate) fn openapi_text() -> String {
     text(OPENAPI)
 }
@@ -48,7 +48,7 @@ impl<'a> Schemas<'a> {
         self.0.get(name).copied()
     }
 
-    /// The schemas that a text refers to, and those that they refer to.
+    /// The schemas that a text refers to, directly or through other schemas.
     pub(crate) fn referred(&self, text: &str) -> BTreeMap<&'a str, &'a str> {
         let mut known: BTreeSet<&'a str> = BTreeSet::new();
         let mut found = BTreeMap::new();
@@ -76,7 +76,7 @@ pub(crate) fn reference(name: &str) -> String {
     format!("{REFERENCE}{name}")
 }
 
-/// The name of the schema of a kind of that group and version.
+/// The name of the schema for a kind of that group and version.
 pub(crate) fn name_of(group: &str, version: &str, kind: &str) -> String {
     match group {
         "" => format!("io.k8s.api.core.{version}.{kind}"),

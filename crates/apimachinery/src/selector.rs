@@ -24,10 +24,10 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Reads both texts; an empty one means every object.
+    /// Parses a label and a field selector; an empty one selects every object.
     ///
     /// # Errors
-    /// A text is no selector, or the resource has no such field.
+    /// A selector is malformed, or the resource has no such field.
     pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Status> {
         Ok(Self {
             labels: parse_labels(labels)?,

@@ -1,4 +1,5 @@
-//! Errors as Kubernetes' clients read them: a `Status` object with a code, a reason and a message.
+//! Errors in the form that Kubernetes clients read: a `Status` object with a code, a reason and a
+//! message.
 //!
 //! Upstream: `apimachinery/pkg/api/errors/errors.go`, with its words.
 
@@ -14,11 +15,11 @@ use crate::resources::Resource;
 pub struct Status {
     /// The HTTP status code.
     pub code: u16,
-    /// One word that clients decide by.
+    /// The machine-readable reason.
     pub reason: &'static str,
     /// The problem, for people.
     pub message: String,
-    /// The object concerned and the causes, where there are some.
+    /// The object concerned and the causes, if any.
     pub details: Option<Box<Value>>,
     /// Where a list can go on in another way.
     pub token: Option<String>,
@@ -45,7 +46,7 @@ impl Cause {
         }
     }
 
-    /// A value or a change that is forbidden, and why.
+    /// A value or a change that is forbidden, with the reason.
     pub fn forbidden(field: impl Into<String>, why: impl Display) -> Self {
         Self {
             reason: "FieldValueForbidden",
@@ -120,7 +121,7 @@ impl Status {
         Self::new(405, "MethodNotAllowed", message).about(resource, "")
     }
 
-    /// A request for somebody else: a user, group, UID or extra field (`what`) of that name.
+    /// A request that impersonates a user, group, UID or extra field (`what`) of that name.
     ///
     /// Upstream: `WithImpersonation` of `apiserver/pkg/endpoints/filters/impersonation`.
     pub fn impersonation(what: &str, name: &str, user: &str) -> Self {
@@ -133,7 +134,7 @@ impl Status {
         }
     }
 
-    /// The client takes none of the forms that the answer can have.
+    /// The client accepts none of the formats of the answer.
     pub fn not_acceptable() -> Self {
         let message = "only the following media types are accepted: application/json, application/json;as=Table;v=v1;g=meta.k8s.io";
         Self::new(406, "NotAcceptable", message)
@@ -171,7 +172,7 @@ impl Status {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
-    /// Other managers have fields of an apply: what each says, and the field.
+    /// An apply conflicts with other managers: each conflict's message, and its field.
     pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let each: Vec<_> = conflicts
             .iter()
@@ -207,8 +208,8 @@ impl Status {
         Self::new(410, "Expired", message)
     }
 
-    /// A watch is to begin after a revision that isn't reached yet: it was given out by an agent whose
-    /// revisions are lost. Clients list again, as after one that is too old.
+    /// A watch starts at a revision that isn't reached yet: it was issued by an agent whose revisions
+    /// are lost. Clients list again, as after a revision that is too old.
     pub fn unknown_version(asked: u64, newest: u64) -> Self {
         let message = format!("unknown resource version: {asked}, current: {newest}");
         Self::new(410, "Expired", message)
@@ -293,12 +294,12 @@ impl Status {
         Self::new(500, "InternalError", message)
     }
 
-    /// Something that is needed for an answer doesn't answer itself.
+    /// A dependency of the answer is itself unavailable.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
     }
 
-    /// The same, and the client may ask again after that time.
+    /// The same, with the time after which the client may retry.
     pub fn unavailable_for(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self {
             details: Some(json!({"retryAfterSeconds": retry_after_seconds}).into()),
@@ -306,7 +307,7 @@ impl Status {
         }
     }
 
-    /// The request isn't done to its end in the time for its answer.
+    /// The request did not complete within its deadline.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(504, "Timeout", message)
     }

@@ -1,4 +1,4 @@
-//! Tables: the columns that kubectl prints, made by the server.
+//! Tables: the columns that kubectl prints, computed by the server.
 //!
 //! Upstream: `pkg/printers/internalversion/printers.go`.
 
@@ -28,8 +28,8 @@ pub enum Include {
     None,
 }
 
-/// The table of some objects. `revision` is that of the list; a table of one object in a watch
-/// names its columns only in the first event.
+/// Returns the table of some objects. `revision` is that of the list; in a watch, only the first
+/// event's table names its columns.
 pub fn table(
     resource: &Resource,
     objects: &[Arc<Value>],
@@ -55,7 +55,7 @@ pub fn table(
     })
 }
 
-/// The names and types of the columns of a resource.
+/// The column definitions of a resource.
 pub fn definitions(resource: &Resource) -> Value {
     // A scale has no names to complete.
     let is_scale = resource == &SCALES;

@@ -1,4 +1,4 @@
-//! Sets of fields: trees as `managedFields` write them, and what they mean in an object.
+//! Sets of fields: trees in the format of `managedFields`, and the parts of an object that they select.
 
 use mirrorlet_core::small::SmallCollect;
 use serde_json::{Map, Value, json};
@@ -7,10 +7,11 @@ use crate::patch;
 
 /// The element itself, among the fields that a manager has of it.
 const ITSELF: &str = ".";
-/// A field: the elements of its path as `managedFields` write them (`f:spec`, `k:{"name":"web"}`).
+/// A field: the elements of its path in the format of `managedFields` (`f:spec`, `k:{"name":"web"}`).
 pub(super) type Path = Vec<String>;
 
-/// The fields of an object that its author set, as a tree; those that no manager has are left out.
+/// The fields of an object that its author set, as a tree; fields that never have a manager are left
+/// out.
 pub(super) fn fields_of_object(object: &Value) -> Value {
     let mut copy = object.clone();
     if let Some(map) = copy.as_object_mut() {
@@ -59,7 +60,7 @@ fn list_fields(list: &str, items: &[Value]) -> Value {
     Value::Object(tree)
 }
 
-/// The part of a path that means an element of a list with those keys.
+/// The path element of a list's element with those keys.
 pub(super) fn key_part(keys: &[&str], item: &Value) -> String {
     let values = keys
         .iter()
@@ -67,8 +68,8 @@ pub(super) fn key_part(keys: &[&str], item: &Value) -> String {
     format!("k:{}", Value::Object(values.collect_object()))
 }
 
-/// A tree of an object with all keys of its lists: one that an earlier version stored tells ports apart by
-/// their numbers alone.
+/// A tree of an object with all keys of its lists: trees stored by an earlier version distinguish ports
+/// by their numbers alone.
 pub(super) fn with_all_keys(tree: &Value, object: Option<&Value>) -> Value {
     in_field("", tree, object)
 }
@@ -115,7 +116,7 @@ fn collect(tree: &Value, at: &mut Path, found: &mut Vec<Path>) {
     }
 }
 
-/// Whether a tree has that path, or one below it.
+/// Whether a tree contains that path, or a path below it.
 pub(super) fn has(tree: &Value, path: &[String]) -> bool {
     let mut at = tree;
     path.iter().all(|key| match at.get(key) {
@@ -127,7 +128,7 @@ pub(super) fn has(tree: &Value, path: &[String]) -> bool {
     })
 }
 
-/// Takes a path out of a tree, with the branches that are empty then.
+/// Removes a path from a tree, with the branches that become empty.
 pub(super) fn take_out(tree: &mut Value, path: &[String]) {
     let (Some((first, rest)), Some(map)) = (path.split_first(), tree.as_object_mut()) else {
         return;

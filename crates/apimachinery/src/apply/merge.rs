@@ -12,10 +12,10 @@ use super::fields::{key_part, words};
 use crate::patch::{self, apply_keys, key_value};
 use crate::status::Status;
 
-/// Puts what is applied into an object.
+/// Merges the applied fields into an object.
 ///
 /// # Errors
-/// It is nested too deeply, or an element of a list lacks a key or is there twice.
+/// The value is nested too deeply, or an element of a list has no key or the key of another element.
 pub(super) fn merge(object: &mut Value, applied: &Value) -> Result<(), Status> {
     patch::check_depth(applied)?;
     merge_value("", object, applied)

@@ -9,7 +9,7 @@ use crate::resources::Resource;
 pub struct Key {
     /// Its resource.
     pub resource: &'static Resource,
-    /// Its namespace; empty where it has none.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: String,
     /// Its name.
     pub name: String,

@@ -1,7 +1,7 @@
 //! Strategic merge patches: objects are merged field by field, lists by the keys of their elements.
 //!
-//! Lists may have as many elements as a body has room for, so that nothing here looks through a list
-//! for each element of another.
+//! Lists may have as many elements as a body has room for, so no list is scanned for each element of
+//! another.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -83,8 +83,8 @@ fn merge_field(
     Ok(())
 }
 
-/// A list where there is none: as it is sent, without elements that are directives. Its elements are not
-/// merged with one another: two of one key are two.
+/// The value of a list that the object doesn't have: the patch's elements without directives. They are
+/// not merged with one another: two elements with the same key stay two.
 ///
 /// Upstream: `removeDirectives`.
 fn new_list(patch: Vec<Value>, depth: usize) -> Result<Vec<Value>, Status> {
@@ -235,8 +235,8 @@ impl Elements {
     }
 }
 
-/// Puts the elements that an order names into that order, where the first of them was; others stay
-/// behind those that they followed.
+/// Sorts the elements that an order names into that order, at the place of the first of them; each
+/// other element stays behind the one that it followed.
 pub(super) fn set_order(list: &str, known: &mut Vec<Value>, order: &[Value]) {
     let key = merge_key(list, known.first());
     let id = |item: &Value| match key {

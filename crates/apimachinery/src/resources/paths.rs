@@ -8,18 +8,18 @@ use crate::status::Status;
 pub struct Target {
     /// The resource.
     pub resource: &'static Resource,
-    /// Its namespace; empty for all, or where it has none.
+    /// The namespace; empty for all namespaces, or for a cluster-scoped resource.
     pub namespace: String,
     /// The object; none for the collection.
     pub name: Option<String>,
-    /// The subresource, if one is meant.
+    /// The subresource, if the path has one.
     pub subresource: Option<String>,
 }
 
-/// Reads the path of a request for objects, `/api/v1/…` or `/apis/GROUP/VERSION/…`.
+/// Parses the path of a request for objects, `/api/v1/…` or `/apis/GROUP/VERSION/…`.
 ///
 /// # Errors
-/// There is nothing at that path.
+/// Nothing is served at that path.
 pub fn target(path: &str) -> Result<Target, Status> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let group = match parts.next() {

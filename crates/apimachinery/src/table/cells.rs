@@ -4,13 +4,13 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::age;
 use serde_json::Value;
 
-/// The cell of a value that an object doesn't have.
+/// The cell of a value that is missing.
 pub(super) const NONE: &str = "<none>";
 /// The cell of a value that isn't set.
 pub(super) const UNSET: &str = "<unset>";
 pub(super) const UNKNOWN: &str = "<unknown>";
 
-/// Time since a moment of an object, as kubectl prints ages.
+/// The time since a moment of an object, in the format of kubectl's ages.
 pub(super) fn since(moment: &Value, now: Timestamp) -> String {
     let moment = moment.as_str().and_then(|text| text.parse().ok());
     moment.map_or_else(|| UNKNOWN.to_owned(), |moment| age(moment, now))
@@ -195,7 +195,7 @@ pub(super) fn claimed(volume: &Value, _: Timestamp) -> Value {
     }
 }
 
-/// How many pods of a workload are ready, of those that are wanted.
+/// The number of ready pods of a workload, and the number wanted.
 pub(super) fn ready(workload: &Value, _: Timestamp) -> Value {
     let wanted = workload["spec"]["replicas"].as_i64().unwrap_or(1);
     format!("{}/{wanted}", count(&workload["status"]["readyReplicas"])).into()

@@ -1,4 +1,4 @@
-//! The columns of each resource, and what their cells are made of.
+//! The columns of each resource, and the values of their cells.
 
 use mirrorlet_core::api::Timestamp;
 use serde_json::Value;
@@ -12,8 +12,8 @@ use super::cells::{
 use super::pods::pod_cells;
 use crate::resources::{PODS, Resource};
 
-/// A column: its title, and its cells. `~` stands before the title of those that only `-o wide` shows,
-/// `#` before numbers, `?` before what is true or false.
+/// A column: its title and its cells. The title is prefixed with `~` for columns of `-o wide` only, `#`
+/// for numbers and `?` for booleans.
 pub(super) struct Column(pub &'static str, Cell);
 
 /// The source of a cell's value. Places in an object are JSON pointers.
@@ -307,7 +307,7 @@ pub(super) fn columns(resource: &Resource) -> &'static [Column] {
     found.map_or(&[NAME, AGE], |(_, columns)| columns)
 }
 
-/// The cells of an object's row, in the order of its columns.
+/// The cells of an object's row, in column order.
 pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
     if resource == &PODS {
         return pod_cells(object, now);
