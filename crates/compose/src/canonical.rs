@@ -1,4 +1,5 @@
-//! Short forms → long forms, so that equal things are written equally before they are merged.
+//! Normalizes short forms to long forms, so that equal values have the same form before they are
+//! merged.
 //!
 //! Upstream: `transform/` of compose-go, and `format/volume.go`, `types/types.go` (ports).
 
@@ -79,7 +80,7 @@ pub(crate) fn file_of(node: &mut Node, base: Base<'_>) {
     path_at(node, "file", base);
 }
 
-/// Makes the directory of a volume absolute that is mounted from one.
+/// Makes the host directory of a volume absolute, if it has one.
 ///
 /// Upstream: `volumeDriverOpts` of compose-go.
 pub(crate) fn device_of(node: &mut Node, base: Base<'_>) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::interpolate::{Variables, Wrong, substitute};
 
-/// A line that is no variable, by its number from 1. Never quotes what stands there.
+/// A line that is not a variable, by its number from 1. Never quotes its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadLine {
     pub(crate) line: usize,
@@ -20,10 +20,10 @@ impl BadLine {
     }
 }
 
-/// Reads a file of variables, in order. `known` are the variables that its values may refer to, and
-/// those that a name without a value takes. `before` are those of the files before it, which values
-/// may refer to, too, unless `known` has the name. Variables that aren't set are added to `unset`, by
-/// the line of the value that refers to them, from 1.
+/// Parses a file of variables, in order. `known` are the variables that its values may refer to, and
+/// that give a name without a value its value. `before` are those of the earlier files: values may
+/// refer to them as well, but `known` takes precedence. Unset variables are added to `unset`, with the
+/// line of the value that refers to them, from 1.
 pub(crate) fn parse(
     text: &str,
     known: &Variables,

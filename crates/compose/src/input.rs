@@ -25,11 +25,11 @@ pub enum PathKind {
     Socket,
     /// A device.
     Device,
-    /// Nothing, or nothing that can be seen.
+    /// The path is missing or can't be read.
     Missing,
 }
 
-/// Something of the disk that an import asks its caller for.
+/// A path on disk that an import needs from its caller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// The content of a file.
@@ -38,7 +38,7 @@ pub enum Need {
     Kind(PathBuf),
 }
 
-/// The disk, as far as it was asked for. Paths are absolute.
+/// The parts of the disk that were requested so far. Paths are absolute.
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
     /// Contents of files.
@@ -50,20 +50,20 @@ pub struct Disk {
 /// The arguments of an import, and the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The compose files, absolute; later ones are laid over earlier ones.
+    /// The compose files, as absolute paths; later ones override earlier ones.
     pub files: Vec<PathBuf>,
-    /// Prefix of paths that messages leave out: the current directory.
+    /// Prefix of paths that messages omit: the current directory.
     pub current_dir: PathBuf,
     /// The home directory, which `~` means.
     pub home: Option<String>,
     /// Variables of the environment.
     pub environment: BTreeMap<String, String>,
-    /// Files of variables, absolute; `.env` beside the first file if there are none.
+    /// Files of variables, as absolute paths; `.env` beside the first file if there are none.
     pub env_files: Vec<PathBuf>,
     /// The active profiles; `*` is every one.
     pub profiles: BTreeSet<String>,
-    /// The project's name, in place of the one that the files give.
+    /// The project's name, overriding the one in the files.
     pub project_name: Option<String>,
-    /// Namespace of the manifests; none means that they don't name one.
+    /// Namespace of the manifests; none omits the field.
     pub namespace: Option<String>,
 }

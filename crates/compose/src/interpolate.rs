@@ -1,4 +1,4 @@
-//! Variables in texts: `$VAR`, `${VAR:-default}` and the other forms of compose.
+//! Interpolates variables in strings: `$VAR`, `${VAR:-default}` and the other forms of compose.
 //!
 //! Upstream: `template/template.go` of compose-go.
 
@@ -14,7 +14,7 @@ pub(crate) type Variables = BTreeMap<String, String>;
 /// Defaults inside defaults.
 const DEPTH_MAX: usize = 16;
 
-/// Why a text has no value. Names variables, never values.
+/// Why a string can't be interpolated. Names variables, never values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// `${VAR:?message}` of a variable that isn't set.
@@ -23,7 +23,7 @@ pub(crate) enum Wrong {
     Invalid,
 }
 
-/// Replaces the variables of a text. Those that aren't set are added to `unset`.
+/// Interpolates the variables of a string. Unset ones are added to `unset`.
 pub(crate) fn substitute(
     text: &str,
     variables: &Variables,
@@ -139,8 +139,8 @@ fn braced(
     }
 }
 
-/// Replaces the variables of all values of a tree; keys stay. `wrong` is called with the node of
-/// each text that has no value.
+/// Interpolates the variables of all values of a tree, not of its keys. `wrong` is called with the node
+/// of each string that can't be interpolated.
 pub(crate) fn interpolate(
     node: &mut Node,
     variables: &Variables,

@@ -1,6 +1,6 @@
-//! Every key of the compose specification, and what becomes of it.
+//! Every key of the compose specification, and how it is imported.
 //!
-//! `docs/from-compose.md` shows this table; a test holds the two equal.
+//! `docs/from-compose.md` contains this table; a test keeps the two equal.
 
 use mirrorlet_core::api::diagnostic::Severity;
 use mirrorlet_core::api::{Code, Diagnostic};
@@ -21,11 +21,11 @@ mirrorlet_core::words! {
     pub enum Support {
         /// The manifests say the same.
         Carried = "carried over",
-        /// Most values are carried over. Every other value is reported.
+        /// Most values are imported. Every other value is reported.
         Partly = "in part",
         /// It is reported wherever it stands.
         Lost = "not carried over",
-        /// It has no effect on what runs, in compose neither.
+        /// It has no effect at run time, in compose either.
         NoEffect = "no effect",
     }
     /// Its word in the documentation.
@@ -41,7 +41,7 @@ pub struct Key {
     pub support: Support,
     /// The form of its value.
     pub shape: Shape,
-    /// The way it is carried over, or the reason why it isn't.
+    /// How it is imported, or the reason why it isn't.
     pub text: &'static str,
 }
 
@@ -68,8 +68,8 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// Reports the keys of a project that aren't carried over, and those that no specification knows.
-/// `services` are those that are not left out, by name; others are not looked at.
+/// Reports the keys of a project that aren't imported, and unknown keys. `services` are the names of
+/// the services that are imported; all others are ignored.
 pub(crate) fn report<'a>(
     root: &Node,
     services: impl Iterator<Item = (&'a str, &'a Node)>,
@@ -142,7 +142,7 @@ fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>)
     }
 }
 
-/// Whether a value asks for nothing.
+/// Whether a value equals the default, so that nothing is lost by ignoring it.
 pub(crate) fn is_default(node: &Node) -> bool {
     match &node.kind {
         Kind::Null | Kind::Bool(false) => true,

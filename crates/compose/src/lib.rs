@@ -1,13 +1,13 @@
-//! Compose projects as manifests. PURE: options, environment and contents of files in, manifests
-//! and diagnostics out.
+//! Converts Compose projects to manifests. PURE: takes options, environment and contents of files;
+//! returns manifests and diagnostics.
 //!
-//! The way is *bytes → [`tree`] (values with file and place) → [`interpolate`] → [`canonical`]
-//! (long forms) → [`load`] (`extends`, `include`, several files) → [`project`] → [`manifests`]*.
-//! [`KEYS`] lists every key of the specification with what becomes of it; a key that isn't carried
-//! over is a diagnostic with its file and line.
+//! The stages are *bytes → [`tree`] (values with file and line) → [`interpolate`] → [`canonical`] (long
+//! forms) → [`load`] (`extends`, `include`, several files) → [`project`] → [`manifests`]*. [`KEYS`]
+//! lists every key of the specification and how it is imported; a key that isn't is a diagnostic with
+//! its file and line.
 //!
-//! An import never looks at the disk: it answers which paths it needs, and is asked again with
-//! what is there. Diagnostics hold no values of variables, secrets or configs.
+//! An import never reads the disk: it returns the paths that it needs, and is called again with their
+//! contents. Diagnostics contain no values of variables, secrets or configs.
 
 #![cfg_attr(
     test,
@@ -50,9 +50,9 @@ use project::Project;
 /// The result of [`import`].
 #[derive(Debug)]
 pub enum Import {
-    /// More has to be read: add it to the disk, and ask again.
+    /// More paths must be read: add them to the disk, and call again.
     Needs(BTreeSet<Need>),
-    /// The manifests, and what is to be said about them.
+    /// The manifests, with problems and notes.
     Done(Imported),
 }
 
@@ -66,10 +66,10 @@ pub struct Imported {
     pub files: Vec<ManifestFile>,
     /// The number of their services.
     pub services: usize,
-    /// Errors, and what isn't carried over, by file and line.
+    /// Errors, and keys that aren't imported, by file and line.
     pub problems: Vec<Diagnostic>,
-    /// Defaults that differ from those of compose. They are no problems: the files ask for nothing
-    /// that isn't carried over.
+    /// Defaults that differ from those of compose. They are not problems: no value in the files is
+    /// ignored.
     pub notes: Vec<Diagnostic>,
 }
 
@@ -84,7 +84,8 @@ impl Imported {
         is_unreadable(&self.problems)
     }
 
-    /// The first line of each file that is written to a directory: later imports know it by that.
+    /// The first line of each file that is written to a directory: later imports recognize the file by
+    /// it.
     pub fn heading(&self) -> String {
         format!(
             "# Written by mirrorlet import compose for the project {}.\n",
@@ -92,7 +93,7 @@ impl Imported {
         )
     }
 
-    /// Whether a file is left from an earlier import of the project: it has the heading, and this
+    /// Whether a file is left over from an earlier import of the project: it has the heading, and this
     /// import has no file of its name.
     pub fn is_left(&self, name: &str, content: &[u8]) -> bool {
         content.starts_with(self.heading().as_bytes())
@@ -109,7 +110,7 @@ pub struct ManifestFile {
     pub text: String,
     /// The number of its documents.
     pub documents: usize,
-    /// Whether one of them is a Secret: others than its owner must not read it.
+    /// Whether the file contains a Secret, so that only its owner may read it.
     pub is_secret: bool,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Loader<'a> {
     disk: &'a Disk,
     needs: RefCell<BTreeSet<Need>>,
     pub(crate) problems: Vec<Diagnostic>,
-    /// Differences that are no problem of a key that is written.
+    /// Differences from compose that are not a problem of a key.
     pub(crate) notes: Vec<Diagnostic>,
     /// Values of configs and secrets of included files that come from variables, by their field.
     pub(crate) given: Variables,
@@ -72,12 +72,12 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The paths that have to be read before there is a result.
+    /// The paths that must be read before there is a result.
     pub(crate) fn needs(&self) -> BTreeSet<Need> {
         self.needs.borrow().clone()
     }
 
-    /// The content of a file; none while it has not been read.
+    /// The content of a file; none before it is read.
     pub(crate) fn content(&self, path: &Path) -> Option<&'a Content> {
         let found = self.disk.contents.get(path);
         if found.is_none() {
@@ -88,7 +88,7 @@ impl<'a> Loader<'a> {
         found
     }
 
-    /// The content of a path; none while nobody has looked.
+    /// The kind of a path; none before it is read.
     pub(crate) fn kind(&self, path: &Path) -> Option<PathKind> {
         let found = self.disk.kinds.get(path).copied();
         if found.is_none() {
@@ -114,7 +114,7 @@ impl<'a> Loader<'a> {
         self.problems.push(place.mark(problem));
     }
 
-    /// The environment over the variables of files: those named, or `.env` in `dir`.
+    /// The environment merged over the variables of the named files, or of `.env` in `dir`.
     pub(crate) fn variables(
         &mut self,
         over: &Variables,
@@ -138,8 +138,8 @@ impl<'a> Loader<'a> {
         found
     }
 
-    /// The variables of a file; none if it is missing and need not be there. `place` is where the
-    /// file is named; `known` and `before` are those of [`dotenv::parse`].
+    /// The variables of a file; none if it is missing and optional. `place` is the position that names
+    /// the file; `known` and `before` are those of [`dotenv::parse`].
     pub(crate) fn env_file(
         &mut self,
         file: &Path,
@@ -167,7 +167,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The text of a file that is named at `place`.
+    /// The text of a file that is named at position `place`.
     pub(crate) fn text(
         &mut self,
         file: &Path,
@@ -187,7 +187,7 @@ impl<'a> Loader<'a> {
         None
     }
 
-    /// Adds an error about a file that is named at `place`.
+    /// Adds an error about a file that is named at position `place`.
     pub(crate) fn unreadable(&mut self, file: &Path, why: &str, place: Option<&Place>) {
         let shown = self.shown(file);
         self.problems.push(match place {
@@ -199,7 +199,7 @@ impl<'a> Loader<'a> {
         });
     }
 
-    /// The project that the files of the command line describe.
+    /// Loads the project that the files of the command line describe.
     pub(crate) fn project(&mut self, dir: &Path, variables: &Variables) -> Node {
         let files = self.options.files.clone();
         let model = Model {
@@ -357,8 +357,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Removes the mounts of a service that later ones of the same file redefine, and notes them. A
-    /// service that others extend is read more than once.
+    /// Removes the mounts of a service that later mounts in the same file redefine, and adds a note for
+    /// each. A service that others extend is read more than once.
     fn note_redefined(&mut self, name: &str, service: &mut Node) {
         for (key, item) in without_redefined(service) {
             let message = "ignored: a later item of the list has the same path, and Compose uses the later one";

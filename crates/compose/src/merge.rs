@@ -1,4 +1,4 @@
-//! The rules by which one file's values are laid over another's.
+//! The rules for merging the values of one file over those of another.
 //!
 //! Upstream: `override/merge.go` and `override/uncity.go` of compose-go. Both sides are canonical.
 
@@ -28,7 +28,7 @@ fn below(path: &str, key: &str) -> String {
     }
 }
 
-/// Lays `over` over `base`. `path` is that of both, with `*` for names; the root's is empty.
+/// Merges `over` into `base`. `path` is their common path, with `*` for names; the root's is empty.
 pub(crate) fn merge(base: Node, over: Node, path: &str) -> Node {
     // A variable without a value is taken from the environment: no value to be merged.
     let is_variable = path.starts_with("services.*.environment.");
@@ -90,8 +90,8 @@ fn add(items: &mut Vec<Node>, other: Node, path: &str) {
     }
 }
 
-/// Removes the mounts of a service that another one later in the same list redefines. Returns those
-/// that differ from the later one, each with its list's key.
+/// Removes the mounts of a service that a later one in the same list redefines. Returns those that
+/// differ from the later one, each with its list's key.
 pub(crate) fn without_redefined(service: &mut Node) -> Vec<(String, Node)> {
     let mut found = Vec::new();
     for Entry { key, value, .. } in service.entries_mut().into_iter().flatten() {
@@ -149,7 +149,7 @@ fn has_other_driver(base: &Node, over: &Node) -> bool {
     matches!((driver(base), driver(over)), (Some(one), Some(two)) if one != two)
 }
 
-/// Removes what `!reset` stands at, everywhere.
+/// Removes all values tagged with `!reset`.
 pub(crate) fn without_resets(node: &mut Node) {
     match &mut node.kind {
         Kind::Map(entries) => {

@@ -1,4 +1,4 @@
-//! The files of a project's directory, by their names.
+//! The default compose files of a project's directory.
 //!
 //! Upstream: `WithDefaultConfigPath` of compose-go's `cli/options.go`. The override file of any name
 //! goes with the project's file of any name.
@@ -23,16 +23,16 @@ const OVERRIDES: [&str; 4] = [
     "docker-compose.override.yaml",
 ];
 
-/// The files that are read, and notes of those that aren't.
+/// The files that are read, and notes about those that aren't.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProjectFiles {
-    /// The files, in the order in which they are merged.
+    /// The files, in merge order.
     pub files: Vec<PathBuf>,
-    /// Files of these names that are not read; Docker Compose doesn't read them either.
+    /// Files with default names that are not read; Docker Compose doesn't read them either.
     pub notes: Vec<Diagnostic>,
 }
 
-/// Returns the files of a project's directory; none if it has no project's file.
+/// Returns the compose files of a project's directory; none if it has no main file.
 pub fn project_files(dir: &Path, is_file: impl Fn(&Path) -> bool) -> ProjectFiles {
     let mut named = ProjectFiles::default();
     for names in [FILES, OVERRIDES] {
@@ -55,8 +55,8 @@ pub fn project_files(dir: &Path, is_file: impl Fn(&Path) -> bool) -> ProjectFile
     named
 }
 
-/// Returns a note of the override file beside the only file that was named: `docker compose up` in
-/// the directory merges it, `docker compose -f` and the import of a file don't.
+/// Returns a note about the override file beside the only file that was named: `docker compose up` in
+/// the directory merges it, but `docker compose -f` and the import of a file don't.
 pub fn unmerged_override(files: &[PathBuf], is_file: impl Fn(&Path) -> bool) -> Option<Diagnostic> {
     let [file] = files else { return None };
     let name = file_name(file);

@@ -1,8 +1,8 @@
-//! Paths as texts: nothing here looks at a disk.
+//! Paths as strings: nothing here reads the disk.
 
 use std::path::{Component, Path, PathBuf};
 
-/// The absolute path that a path written in a file means: relative ones begin at `base`, `~` at
+/// The absolute path of a path in a file: relative paths are resolved against `base`, `~` against
 /// `home`.
 pub(crate) fn absolute(written: &str, base: &Path, home: Option<&str>) -> PathBuf {
     let rest = written.strip_prefix('~');
@@ -25,7 +25,7 @@ pub(crate) fn absolute(written: &str, base: &Path, home: Option<&str>) -> PathBu
     clean
 }
 
-/// Whether the source of a short volume is a path, and not the name of a volume.
+/// Whether the source of a short volume is a path rather than the name of a volume.
 pub(crate) fn is_path(source: &str) -> bool {
     source.starts_with(['.', '/', '~'])
 }

@@ -1,4 +1,4 @@
-//! A resolved project: the services that its profiles leave, with names and directory.
+//! A resolved project: the services of the active profiles, with names and directory.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -70,8 +70,8 @@ impl Project {
         }
     }
 
-    /// The name of the object that an item of a section becomes. Items whose names differ only by what a
-    /// DNS label can't have get a number, in their order; external ones have the name that is written.
+    /// The name of the object for an item of a section. Items whose names differ only in characters
+    /// that a DNS label can't have get a number, in their order; external items keep their name.
     pub(crate) fn object_name(&self, section: &str, key: &str) -> Option<String> {
         let names = self.object_names(section);
         let mut found = names.into_iter().filter(|(known, _)| known == key);
@@ -95,7 +95,7 @@ impl Project {
         names
     }
 
-    /// The name of the `ConfigMap` with the variables of a service that come from files.
+    /// The name of the `ConfigMap` with the variables that a service gets from files.
     pub(crate) fn env_name(&self, service: &Service) -> String {
         let mut taken: Vec<String> = self
             .object_names("configs")
@@ -204,7 +204,7 @@ fn services(loader: &mut Loader<'_>, root: &Node, active: &BTreeSet<String>) -> 
     found
 }
 
-/// The name of an external volume, config or secret; none of any other.
+/// The name of an external volume, config or secret; none for all others.
 pub(crate) fn external_name(entry: &Entry) -> Option<String> {
     let external = entry.value.set("external")?;
     if external.bool() == Some(false) {
@@ -239,7 +239,7 @@ pub(crate) fn label(name: &str) -> String {
     if label.is_empty() { "x" } else { label }.to_owned()
 }
 
-/// Whether a name can be that of a Kubernetes `Service`.
+/// Whether a name is valid for a Kubernetes `Service`.
 pub(crate) fn is_service_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && label(name) == name
 }

@@ -1,6 +1,6 @@
-//! A YAML value that remembers file and place of each of its parts, and the tags of compose.
+//! A YAML value that records the file and line of each of its parts, and compose's tags.
 //!
-//! Scalars follow YAML 1.2, as compose reads them: `yes` and `on` are texts.
+//! Scalars follow YAML 1.2, as in compose: `yes` and `on` are strings.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::yaml::{self, position};
 
-/// Bounds of what a file may ask of the parser: far above any real one.
+/// Limits on the size of a parsed file: far above any real one.
 const NODES_MAX: usize = 200_000;
 /// Events replayed by all aliases of a file together.
 const ALIAS_EVENTS_MAX: usize = 100_000;
@@ -97,7 +97,7 @@ impl Node {
         Self::new(Kind::Text(text.into()), place)
     }
 
-    /// The value of `key`, when this is a mapping that has it.
+    /// The value of `key`, if this is a mapping with that key.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|entry| &entry.value)
     }
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// The boolean, also of a text, which a variable leaves.
+    /// The boolean, also from a string, which interpolation produces.
     pub(crate) fn bool(&self) -> Option<bool> {
         match &self.kind {
             Kind::Bool(value) => Some(*value),
@@ -228,7 +228,7 @@ impl Entry {
     }
 }
 
-/// Reads a file; one that is empty is an empty mapping.
+/// Parses a file; an empty file is an empty mapping.
 pub(crate) fn parse(bytes: &[u8], file: &Arc<str>) -> Result<Node, Box<Diagnostic>> {
     let text = std::str::from_utf8(bytes).ok();
     let options = serde_saphyr::options! {

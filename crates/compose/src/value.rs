@@ -1,4 +1,4 @@
-//! Values of manifests, in the order in which they are written.
+//! Values of manifests that keep the order of insertion.
 
 use serde::{Serialize, Serializer};
 
@@ -22,14 +22,14 @@ impl Map {
         Self::default()
     }
 
-    /// The same with an entry; one of the same key is replaced.
+    /// Returns the mapping with an entry; an entry with the same key is replaced.
     #[must_use]
     pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.put(key, value);
         self
     }
 
-    /// The same with an entry, if there is a value and it isn't empty.
+    /// Returns the mapping with an entry, if there is a value and it isn't empty.
     #[must_use]
     pub(crate) fn with_some(mut self, key: &str, value: Option<impl Into<Value>>) -> Self {
         if let Some(value) = value {

@@ -8,11 +8,11 @@ use mirrorlet_core::api::quantity::{binary_text, milli_text};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Words {
     pub(crate) words: Vec<String>,
-    /// The operator of a shell before which they end. What is behind it is no part of the command.
+    /// The shell operator that ended the command. The text after it is not part of the command.
     pub(crate) operator: Option<char>,
 }
 
-/// The reason why a command has no words.
+/// The reason why a command can't be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unsplit {
     /// A quote, a backtick or a `$(` is not closed, or a backslash ends the text.
@@ -41,8 +41,8 @@ enum Within {
     Substitution,
 }
 
-/// Splits a command. Nothing is expanded or run: `$(…)` and backticks stay as they are, each within
-/// one word, and an operator of a shell ends the command.
+/// Splits a command into arguments. Nothing is expanded or run: `$(…)` and backticks stay as they are,
+/// each within one argument, and a shell operator ends the command.
 ///
 /// Upstream: `ShellCommand` of compose-go, which is `Parse` of `mattn/go-shellwords` 1.0.12.
 pub(crate) fn split(command: &str) -> Result<Words, Unsplit> {
@@ -107,7 +107,7 @@ pub(crate) fn split(command: &str) -> Result<Words, Unsplit> {
     }
 }
 
-/// Reads a duration, `1m30s` or `500ms`; a number alone is seconds.
+/// Parses a duration, `1m30s` or `500ms`; a number without a unit is in seconds.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<u64>() {
@@ -145,7 +145,7 @@ pub(crate) fn seconds(text: &str) -> Option<i64> {
     i64::try_from(whole).ok()
 }
 
-/// Reads a size, `512m` or `1.5gb`, as bytes. Units count by 1024.
+/// Parses a size, `512m` or `1.5gb`, into bytes. Units are powers of 1024.
 pub(crate) fn bytes(text: &str) -> Option<i64> {
     let text = text.trim().to_ascii_lowercase();
     let end = text

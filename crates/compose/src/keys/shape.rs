@@ -1,4 +1,4 @@
-//! The form that the value of each key has, and the check of a file as it is written.
+//! The type of each key's value, and the check of a file against these types.
 //!
 //! Upstream: `schema/compose-spec.json` of compose-go. Any scalar is a string here.
 
@@ -9,10 +9,10 @@ use crate::words;
 
 use super::{has_below, join, row};
 
-/// The form of a value. Nothing (`null`) has any form: it counts as absent.
+/// The type of a value. `null` matches every type: it counts as absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Whatever it is: it is reported, or has no effect.
+    /// Any value: it is reported, or has no effect.
     Any,
     /// A string.
     Text,
@@ -131,8 +131,8 @@ impl Shape {
     }
 }
 
-/// Reports the values of a file that don't have the form of their key, and removes them: they count
-/// as absent in all that follows.
+/// Reports the values of a file with a wrong type, and removes them: all later steps treat them as
+/// absent.
 pub(crate) fn check(root: &mut Node, problems: &mut Vec<Diagnostic>) {
     for section in root.entries_mut().into_iter().flatten() {
         entry(section, "", "", problems);

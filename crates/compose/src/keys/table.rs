@@ -11,7 +11,8 @@ macro_rules! keys {
     };
 }
 
-/// Every key of the compose specification, in its order. Keys below one that isn't carried over have no row.
+/// Every key of the compose specification, in its order. Keys below one that isn't imported have no
+/// row.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = keys! {
     "version" NoEffect Any "obsolete; compose ignores it, too";

@@ -10,7 +10,7 @@ use crate::words;
 use super::pod::Pod;
 use super::{Build, field};
 
-/// A value of a manifest in which nothing is expanded: `$(A)` is `$(A)`, `$$` is `$$`.
+/// Escapes a value, so that Kubernetes expands nothing in it: `$(A)` stays `$(A)`, `$$` stays `$$`.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -116,7 +116,7 @@ impl Build<'_, '_> {
         }
     }
 
-    /// The words of a command; none if it isn't given.
+    /// The arguments of a command; none if it isn't set.
     pub(super) fn words(&mut self, node: &Node, path: String) -> Option<Vec<String>> {
         if let Kind::List(items) = &node.kind {
             return Some(items.iter().filter_map(Node::text).collect());

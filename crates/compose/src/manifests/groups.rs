@@ -24,7 +24,7 @@ const OF_A_POD: [&str; 11] = [
     "ports",
 ];
 
-/// For each service, the service in whose pod it runs.
+/// The service in whose pod each service runs.
 pub(super) struct Groups {
     joined: BTreeMap<String, String>,
     inits: Vec<(String, String)>,
@@ -64,7 +64,7 @@ impl Groups {
         groups
     }
 
-    /// The service that runs a service's pod: itself, or the one that it joins.
+    /// The service that owns a service's pod: itself, or the one whose pod it joins.
     pub(super) fn owner(&self, name: &str) -> String {
         let init = self.inits.iter().find(|(init, _)| init == name);
         let joined = self.joined.get(name).or(init.map(|(_, owner)| owner));
@@ -91,8 +91,8 @@ impl Groups {
         own.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The one service that a service has to have completed for, if it can be an init container of
-    /// it.
+    /// The only service that waits for this service's completion, if this one can be its init
+    /// container.
     fn init_owner(&self, project: &Project, service: &Service) -> Option<String> {
         let mut dependents = project
             .services

@@ -1,8 +1,8 @@
-//! A resolved project → manifests.
+//! Converts a resolved project to manifests.
 //!
-//! Each service is a pod of one container; those that share another's network are containers of
-//! that one's pod, and one that has to have completed before a single other one starts is an init
-//! container of it.
+//! Each service becomes a pod with one container. Services that share another service's network become
+//! containers of its pod, and a service that must complete before one other service starts becomes an
+//! init container of that one's pod.
 
 use mirrorlet_core::api::diagnostic::Severity;
 use mirrorlet_core::api::{Code, Diagnostic};
@@ -31,7 +31,7 @@ use names::Names;
 use pod::Pod;
 use workload::Kind;
 
-/// Keys of a service that concern its own pod, its end or its name. One that runs as an init
+/// Keys of a service that concern its own pod, its end or its name. A service that becomes an init
 /// container in another service's pod can't have them.
 const NOT_OF_AN_INIT: [&[&str]; 12] = [
     &["labels"],
@@ -86,7 +86,7 @@ pub(crate) struct Build<'a, 'b> {
     pub(crate) documents: Vec<Document>,
 }
 
-/// Makes the manifests of a project. What isn't carried over is added to the loader's problems.
+/// Builds the manifests of a project. Keys that aren't imported are added to the loader's problems.
 pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document> {
     let services = project.services.iter();
     let services = services.map(|service| (service.name.as_str(), &service.node));

@@ -1,7 +1,7 @@
-//! The names by which services are called: a `Service` for each.
+//! The names under which services are reachable: a `Service` for each.
 //!
-//! In compose, a network alias leads to all containers that have it. The pods of such an alias have
-//! a label of their own, which its `Service` selects by.
+//! In compose, a network alias resolves to all containers that have it. The pods of such an alias have
+//! a label of their own, which its `Service` selects.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const RENAME: &str = "rename it: use only letters a to z, digits and -, and begi
 /// Where a name is valid in compose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope<'b> {
-    /// In the whole project: the name of a service or container.
+    /// The whole project: the name of a service or container.
     Project,
     /// On one network.
     Network(&'b str),
@@ -65,7 +65,7 @@ impl Claim<'_> {
     }
 }
 
-/// The names of a project's services, except for those that a pod has by itself.
+/// The names of a project's services, except for those that a pod resolves by itself.
 pub(super) struct Names<'b> {
     claims: Vec<Claim<'b>>,
     /// The services that have a name of their own.
@@ -126,7 +126,7 @@ impl<'b> Names<'b> {
         is_service_name(id) && owners.any(|other| Some(other) != first)
     }
 
-    /// The labels of a service's pod by which shared names lead to it.
+    /// The labels of a service's pod by which the `Service`s of shared names select it.
     pub(super) fn labels(&self, service: &Service) -> Map {
         let mut labels = Map::new();
         for id in self.members.keys().filter(|id| self.is_shared(id)) {

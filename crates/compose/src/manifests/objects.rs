@@ -80,8 +80,8 @@ fn has_secrets_volume(service: &Service) -> bool {
 }
 
 impl Build<'_, '_> {
-    /// Whether nothing can be mounted at a path, as it is in the volume of a service's secrets, which is
-    /// read-only: a mount point can't be made in it. That is reported for the item of `key`.
+    /// Whether nothing can be mounted at a path because it is in the read-only volume of a service's
+    /// secrets, in which no mount point can be created. Reports that for the item of `key`.
     pub(super) fn is_below_secrets(
         &mut self,
         service: &Service,
@@ -165,7 +165,7 @@ impl Build<'_, '_> {
         }
     }
 
-    /// The mounts of the configs and secrets of a service.
+    /// The mounts for the configs and secrets of a service.
     pub(super) fn files(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
         let mut mounts = Vec::new();
         let mut projected: Vec<Map> = Vec::new();
@@ -232,7 +232,7 @@ impl Build<'_, '_> {
         mounts
     }
 
-    /// The objects of the configs and secrets that services use.
+    /// Adds the objects for the configs and secrets that services use.
     pub(super) fn configs(&mut self) {
         for (section, kind) in [("configs", "ConfigMap"), ("secrets", "Secret")] {
             let entries = self.project.root.get(section).cloned();

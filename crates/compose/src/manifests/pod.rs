@@ -1,4 +1,4 @@
-//! The parts of a service that concern its whole pod.
+//! The settings of a service that concern its whole pod.
 
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ const RESTART_ON: &str = "mirrorlet.dev/restart-on";
 const ONE_OF_A_POD: &str =
     "the containers of a pod share it, and it is already set to another value";
 
-/// The key of a service that says what is done about an update that fails.
+/// The key of a service that sets the action after a failed update.
 pub(super) const FAILURE_ACTION: &[&str] = &["deploy", "update_config", "failure_action"];
 
 /// A pod as it is put together.
@@ -49,10 +49,10 @@ pub(super) struct Pod {
     pub(super) containers: Vec<Map>,
     pub(super) volumes: Vec<Map>,
     pub(super) has_stop_signal: bool,
-    /// Whether a container has data of a `ConfigMap` or Secret that doesn't change while it runs:
+    /// Whether a container uses data of a `ConfigMap` or Secret that doesn't change while it runs:
     /// variables, or a single file mounted by its path.
     pub(super) has_fixed_data: bool,
-    /// The seconds that compose gives its containers to become healthy.
+    /// The seconds that compose allows its containers to become healthy.
     pub(super) healthy_within: i64,
     /// Every other entry of the spec.
     settings: Map,
@@ -66,8 +66,8 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    /// Has edits of `ConfigMap`s replace the pod if they would not reach it otherwise, as
-    /// `docker compose up` does.
+    /// Annotates the pod so that edits of `ConfigMap`s replace it if they would not reach it otherwise,
+    /// as with `docker compose up`.
     pub(super) fn restart_on_edits(&mut self) {
         if self.has_fixed_data && self.annotations.get(RESTART_ON).is_none() {
             self.annotations.put(RESTART_ON, "config");
@@ -142,8 +142,8 @@ impl Pod {
 }
 
 impl Build<'_, '_> {
-    /// Adds the settings of a service to its pod. If a pod has only one value of a setting, that of its
-    /// first service counts, and another one is reported.
+    /// Applies the settings of a service to its pod. For a setting that a pod has only once, the value
+    /// of its first service is used, and a different one is reported.
     pub(super) fn pod_settings(&mut self, service: &Service, pod: &mut Pod) {
         self.namespaces(service, pod);
         self.hosts(service, pod);
@@ -183,8 +183,8 @@ impl Build<'_, '_> {
         seconds.unwrap_or(GRACE_SECONDS)
     }
 
-    /// Has the sandbox reap processes, if one of the pod's services asks for an init. With the host's
-    /// processes a pod shares none of its own.
+    /// Shares the process namespace, so that the sandbox reaps processes, if one of the pod's services
+    /// sets `init`. A pod in the host's PID namespace shares none of its own.
     pub(super) fn init(&mut self, services: &[&Service], pod: &mut Pod) {
         let has_init =
             |service: &Service| service.node.get("init").and_then(Node::bool) == Some(true);
@@ -311,7 +311,7 @@ impl Build<'_, '_> {
         }
     }
 
-    /// Labels as annotations; `key` is that of the service that they stand at.
+    /// Converts labels to annotations; `key` is the service's key that contains them.
     pub(super) fn annotations(&mut self, service: &Service, labels: &Node, key: &str) -> Map {
         let mut found = Map::new();
         for entry in labels.entries() {
@@ -469,7 +469,7 @@ impl Build<'_, '_> {
     }
 }
 
-/// Whether a service asks that a version that fails is not undone.
+/// Whether a service sets that a failed version is not rolled back.
 pub(super) fn keeps_failed(service: &Service) -> bool {
     let action = service.node.at(FAILURE_ACTION).and_then(Node::text);
     matches!(action.as_deref(), Some("pause" | "continue"))

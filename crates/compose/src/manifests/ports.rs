@@ -70,7 +70,7 @@ fn exposed(service: &Service) -> Vec<Port> {
 }
 
 impl Build<'_, '_> {
-    /// The ports of a service's container, those that are published with their host port.
+    /// The ports of a service's container; published ports have their host port.
     pub(super) fn container_ports(&mut self, service: &Service) -> Vec<Map> {
         let mut found: Vec<Map> = Vec::new();
         let many = replicas(service) > 1;
@@ -165,7 +165,7 @@ impl Build<'_, '_> {
     }
 }
 
-/// The ports of a `Service` that leads to several services.
+/// The ports of a `Service` with several services behind it.
 pub(super) fn service_ports(services: &[&Service]) -> Vec<Map> {
     let mut ports: Vec<Port> = Vec::new();
     for service in services {

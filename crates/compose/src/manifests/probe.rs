@@ -17,8 +17,8 @@ const RETRIES: i64 = 3;
 const TIMEOUT_SECONDS: i64 = 30;
 
 impl Build<'_, '_> {
-    /// The readiness probe of a service. A container that fails its health check is shown as
-    /// unhealthy by compose, and is not restarted: so is one that isn't ready.
+    /// The readiness probe of a service. Compose shows a container that fails its health check as
+    /// unhealthy and doesn't restart it, which is what a failed readiness probe does.
     pub(super) fn probe(&mut self, service: &Service) -> Map {
         let Some(check) = service.node.set("healthcheck").cloned() else {
             return Map::new();
@@ -45,8 +45,8 @@ impl Build<'_, '_> {
             .with("failureThreshold", retries(&check))
     }
 
-    /// The seconds after which compose would call a container unhealthy that has not been healthy
-    /// yet; zero without a check. Values that are no durations are reported by the probe.
+    /// The seconds after which compose reports a container as unhealthy that has not been healthy yet;
+    /// zero without a health check. Values that aren't durations are reported by the probe.
     pub(super) fn healthy_within(service: &Service) -> i64 {
         let Some(check) = service.node.set("healthcheck") else {
             return 0;

@@ -13,8 +13,8 @@ const PERIOD_MICROS: f64 = 100_000.0;
 impl Build<'_, '_> {
     /// The resources of a service's container.
     ///
-    /// A limit without a reservation reserves nothing in compose; in a manifest it would reserve
-    /// as much, so that the request is written as zero.
+    /// In compose, a limit without a reservation reserves nothing; in a manifest the request defaults
+    /// to the limit, so the request is set to zero.
     pub(super) fn resources(&mut self, service: &Service) -> Map {
         let limits = ["deploy", "resources", "limits"];
         let reserved = ["deploy", "resources", "reservations"];

@@ -34,8 +34,8 @@ impl Build<'_, '_> {
         security
     }
 
-    /// Reports what a service asks for that its whole pod gets with it: namespaces of the host, groups,
-    /// and that a version that fails is not undone.
+    /// Reports settings of a service that apply to its whole pod: namespaces of the host, groups, and
+    /// that a failed version is not rolled back.
     pub(super) fn check_shared(&mut self, services: &[&Service]) {
         for service in services {
             for key in ["pid", "ipc", "group_add"] {

@@ -22,7 +22,7 @@ const LOCAL_OPTION: &str = "an option of a claim's volume can't have spaces: cre
 const FROM_MAX: usize = 8;
 
 impl Build<'_, '_> {
-    /// The mounts of a service's container. The volumes are added to the pod.
+    /// The mounts of a service's container. Adds the volumes to the pod.
     pub(super) fn mounts(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
         let mut mounts = Vec::new();
         let own = service.node.items_of("volumes").len();

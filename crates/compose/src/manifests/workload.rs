@@ -1,4 +1,4 @@
-//! The kind of document that a service becomes, and the fields around its pod.
+//! The kind of object for a service, and the fields around its pod template.
 
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_core::rollout::PROGRESS_DEADLINE_SECONDS;
@@ -56,7 +56,7 @@ impl Restart {
     }
 }
 
-/// The kind of what a service becomes instead of a Deployment or `DaemonSet`.
+/// The kind of object for a service that is neither a Deployment nor a `DaemonSet`.
 pub(super) enum Kind<'a> {
     Pod,
     Job,
@@ -65,8 +65,8 @@ pub(super) enum Kind<'a> {
 }
 
 impl Build<'_, '_> {
-    /// Reports the keys of a service that concern its Deployment, where it has none. Those that are the
-    /// same for the service that it joins are carried over with that one's.
+    /// Reports the keys of a service that concern a Deployment, if it has none of its own. Keys with
+    /// the same value as those of the service whose pod it joins are imported with that one.
     pub(super) fn check_workload(&mut self, service: &Service, kind: &Kind<'_>) {
         let why = match kind {
             Kind::Pod => "the service is a Pod, which has no Deployment".to_owned(),
@@ -98,8 +98,8 @@ impl Build<'_, '_> {
         metadata.with_some("annotations", annotations)
     }
 
-    /// The restart policy of a service. One that says nothing is restarted, unless another service
-    /// waits for its end.
+    /// The restart policy of a service. A service without one is restarted, unless another service
+    /// waits for its completion.
     pub(super) fn restart(&self, service: &Service) -> Restart {
         let is_job = self.is_job(service);
         match written_restart(service) {
@@ -110,8 +110,9 @@ impl Build<'_, '_> {
         }
     }
 
-    /// The restart policy of the container of a service that joins another one's pod, unless it is the
-    /// pod's. One that says nothing has the pod's, so that it keeps no pod running that is to end.
+    /// The restart policy of the container of a service that joins another one's pod, unless it equals
+    /// the pod's. Without one it has the pod's policy, so that it doesn't keep a pod running that
+    /// should complete.
     pub(super) fn joined_restart(
         &self,
         service: &Service,
@@ -122,8 +123,8 @@ impl Build<'_, '_> {
         (says_it && restart != self.restart(owner)).then(|| restart.as_str())
     }
 
-    /// Whether a service is a `Job`: something that is done once, for which others wait. It is tried
-    /// again if it fails, because it doesn't wait for what it needs itself.
+    /// Whether a service becomes a `Job`: it runs to completion, and others wait for that. It is
+    /// retried on failure, because it doesn't wait for its own dependencies.
     fn is_job(&self, service: &Service) -> bool {
         let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
         let restarts = written_restart(service) == Some(Restart::Always);
@@ -148,8 +149,7 @@ impl Build<'_, '_> {
         entries.map(|entry| entry.set("condition").and_then(Node::text))
     }
 
-    /// Notes the services that are restarted though nobody has asked for it, and that may be meant
-    /// to end.
+    /// Adds notes for services that are restarted by default although they may be meant to complete.
     pub(super) fn note_restarts(&mut self, groups: &Groups) {
         let services = self.project.services.iter();
         let restarted: Vec<&Service> = services
@@ -195,7 +195,7 @@ impl Build<'_, '_> {
         self.restart(service) != Restart::Always && !self.is_job(service)
     }
 
-    /// Adds the documents of a service with a pod of its own.
+    /// Adds the documents for a service with its own pod.
     pub(super) fn workload(&mut self, service: &Service, groups: &Groups, names: &Names<'_>) {
         self.check_restart(service);
         let mut pod = self.pod(service, groups);
@@ -285,7 +285,7 @@ impl Build<'_, '_> {
         }
     }
 
-    /// Reports the parts of a service's restart policy that aren't carried over.
+    /// Reports the parts of a service's restart policy that aren't imported.
     pub(super) fn check_restart(&mut self, service: &Service) {
         let Some(entry) = service.node.entry("restart") else {
             return;
@@ -422,8 +422,8 @@ impl From<i32> for Value {
     }
 }
 
-/// The restart policy that a service says it has. `restart` counts only without
-/// `deploy.restart_policy`; one that has no condition means any.
+/// The restart policy that a service sets. `restart` is used only without `deploy.restart_policy`; a
+/// policy without a condition means `any`.
 pub(super) fn written_restart(service: &Service) -> Option<Restart> {
     let Some(policy) = service.node.at(&RESTART_POLICY) else {
         return restart_of(&service.node.set("restart").and_then(Node::text)?);
