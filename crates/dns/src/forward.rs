@@ -20,8 +20,8 @@ use crate::shares::{Bounds, Shares};
 
 /// Answers that are cached for each server; a guess. One that fits into a packet takes 30 kB at most.
 const CACHE_SIZE: u64 = 512;
-/// Lookups by TCP: an answer takes up to 1.5 MB when it is parsed, and is not cached for the same
-/// reason. Further ones fail.
+/// Limits of forwarded lookups over TCP: a parsed answer takes up to 1.5 MB, and is not cached for the
+/// same reason. Further lookups fail.
 const LARGE: Bounds = Bounds {
     all: 16,
     each: 8,
@@ -60,8 +60,8 @@ impl Forwarded {
 
 /// The servers that queries are forwarded to.
 ///
-/// Each has a resolver of its own: one resolver for all of them would give its whole time to the
-/// first server, and not reach the second.
+/// Each has a resolver of its own: a single resolver would spend its whole time on the first server and
+/// not reach the second.
 pub(crate) struct Forwarder {
     servers: Vec<Server>,
     large: Arc<Shares>,
@@ -99,7 +99,7 @@ impl Forwarder {
         }
     }
 
-    /// Returns the answer of the first server that has one. If none has, it is the error that the
+    /// Returns the answer of the first server that has one. If none has, returns the error that the
     /// first of them reported, or `SERVFAIL`.
     pub(crate) async fn ask(&self, query: &Query, client: IpAddr) -> Forwarded {
         let now = Instant::now();
@@ -226,7 +226,7 @@ fn resolver(
         .build()
 }
 
-/// Whether queries to `server` would come back to a server that listens on these addresses.
+/// Whether queries to `server` would return to this server, which listens on these addresses.
 pub(crate) fn is_loop(server: SocketAddr, listen: &[SocketAddr]) -> bool {
     let ip = server.ip().to_canonical();
     listen.iter().any(|own| {

@@ -1,4 +1,4 @@
-//! Bytes of a query in, bytes of a reply out.
+//! Converts the bytes of a query to the bytes of a reply.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::{Answer, Kind, Port, Table, Transport};
 /// Time for which clients may cache an answer of the table, in seconds; also for names that don't
 /// exist.
 const TTL: u32 = 5;
-/// Most bytes of a UDP reply: one that fits into a packet on any network.
+/// Maximum size of a UDP reply: it fits into a packet on any network.
 pub(crate) const UDP_MAX: u16 = 1232;
 /// Most bytes of a UDP reply to a client that reports no size.
 const UDP_DEFAULT: u16 = 512;
@@ -30,14 +30,14 @@ const SOA_TIMES: [i32; 3] = [7200, 1800, 86400];
 /// Most bytes of the reply to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// As many as the client can read of a packet.
+    /// The maximum size that the client can read over UDP.
     Packet,
     /// As many as a message can have.
     Message,
 }
 
 /// Returns the reply of the table to the bytes of a query, without I/O. There is none to bytes that are
-/// no query, and none to a query that [`serve`](crate::serve) would forward. A reply by UDP has at most
+/// not a query, and none to a query that [`serve`](crate::serve) would forward. A UDP reply has at most
 /// 1,232 bytes.
 pub fn reply(table: &Table, client: IpAddr, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
     let asked = match parse(query, true) {
@@ -64,7 +64,7 @@ pub(crate) struct Asked {
 /// The way on with the bytes of a query.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// No query: nothing is answered, or two servers could answer each other for ever.
+    /// Not a query: nothing is answered, or two servers could answer each other forever.
     Ignored,
     /// A query to be answered.
     Query(Asked),
@@ -126,7 +126,7 @@ pub(crate) fn parse(bytes: &[u8], is_allowed: bool) -> Parsed {
 }
 
 impl Asked {
-    /// The answer of the table to a client, as a message; none if the query is to be forwarded.
+    /// The answer of the table to a client, as a message; none if the query must be forwarded.
     pub(crate) fn by_table(&self, table: &Table, client: IpAddr) -> Option<Message> {
         // A dot within a label is escaped here, and so is everything that is no letter of a name.
         let name = self.query.name().to_ascii();
@@ -180,8 +180,8 @@ impl Asked {
         reply
     }
 
-    /// Encodes a reply. One that is too large is marked as truncated, with the answers that fit:
-    /// clients that know nothing of TCP use them.
+    /// Encodes a reply. A reply that is too large is marked as truncated and has the answers that fit,
+    /// for clients without TCP.
     pub(crate) fn encode(&self, mut reply: Message, limit: Limit) -> Vec<u8> {
         let max = match (limit, &self.edns) {
             (Limit::Message, _) => u16::MAX,
@@ -221,8 +221,8 @@ impl Asked {
         reply
     }
 
-    /// The record that says how long a negative answer may be cached. A name that is not below the
-    /// domain is a zone of its own.
+    /// The SOA record, which limits how long a negative answer may be cached. A name outside the domain
+    /// is a zone of its own.
     fn soa(&self, table: &Table, name: &str) -> Option<Record> {
         let zone = if table.is_in_domain(name) {
             host(&table.domain)?

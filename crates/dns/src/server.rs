@@ -21,18 +21,18 @@ use crate::reply::{Asked, Limit, Parsed, parse};
 use crate::shares::{Bounds, Share, Shares};
 use crate::socket::Sockets;
 
-/// Queries that are to be forwarded. Further ones get `SERVFAIL` at once: that tells the client to
-/// ask another server or to ask again, whereas `REFUSED` would mean that we never answer.
+/// Limits of queries that are forwarded. Further ones get `SERVFAIL` at once: that makes the client ask
+/// another server or retry, whereas `REFUSED` would mean that this server never answers.
 ///
-/// A client that asks for names that nobody answers holds up its own queries alone. Programs that
-/// look up many names at once have theirs answered, some of them later.
+/// A client that asks for names that no server answers delays only its own queries. Programs that look
+/// up many names at once get all their answers, some of them later.
 const QUERIES: Bounds = Bounds {
     all: 1024,
     each: 64,
     in_use: 16,
 };
-/// Queries that other servers are asked at the same time. Each has up to three sockets, and 1,024
-/// open files are a common limit.
+/// Maximum number of queries that are forwarded at the same time. Each has up to three sockets, and
+/// 1,024 open files are a common limit.
 const FORWARDED_MAX: usize = 256;
 /// Time for the answer to a forwarded query; a client has asked again by then.
 const QUERY_DEADLINE: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ const LAST_QUERIES_MAX: usize = 256;
 /// Pause after an error of a socket, for example when there are no more open files.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The table and what is made of it.
+/// The table and the data derived from it.
 pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) forwarder: Arc<Forwarder>,
@@ -133,8 +133,8 @@ impl Server {
         asked.encode(asked.by_server(answer), limit)
     }
 
-    /// Answers queries by UDP. On stop, it answers until nothing is being forwarded any more: until
-    /// the socket is closed, the kernel gives it a share of the queries.
+    /// Answers queries over UDP. On stop, it continues until no forwarded query is pending: until the
+    /// socket is closed, the kernel delivers a share of the queries to it.
     pub(crate) async fn udp(self: Arc<Self>, sockets: Sockets) {
         let sockets = Arc::new(sockets);
         if let Err(error) = sockets.ready().await {
@@ -213,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Answers queries by TCP. On stop, it accepts no more connections, and ends each one after the
+    /// Answers queries over TCP. On stop, it accepts no more connections, and closes each one after the
     /// query that is being answered.
     pub(crate) async fn tcp(self: Arc<Self>, listener: TcpListener) {
         let mut connections = JoinSet::new();

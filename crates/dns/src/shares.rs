@@ -1,4 +1,4 @@
-//! Shares of the clients in a resource: none can take all of it.
+//! Limits each client's share of a resource, so that none can exhaust it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ pub(crate) struct Bounds {
     pub(crate) all: usize,
     /// Units of one client.
     pub(crate) each: usize,
-    /// Units of one client that are in use at the same time; the others wait.
+    /// Units that one client may use at the same time; others wait.
     pub(crate) in_use: usize,
 }
 
@@ -37,7 +37,7 @@ struct Client {
     turns: Arc<Semaphore>,
 }
 
-/// A unit of the resource. Dropping it gives it back.
+/// A unit of the resource. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     shares: Arc<Shares>,
@@ -53,7 +53,7 @@ impl Shares {
         })
     }
 
-    /// A unit for a client; none if it has as many as it may have, or if all are taken.
+    /// Takes a unit for a client; none if it has its maximum, or if all are taken.
     pub(crate) fn take(self: &Arc<Self>, client: IpAddr) -> Option<Share> {
         let mut held = self.held();
         let count = held.clients.get(&client).map_or(0, |client| client.count);

@@ -14,9 +14,9 @@ const BACKLOG: i32 = 128;
 
 /// The UDP sockets of an address. Queries arrive at both.
 ///
-/// A packet to an address of the network that nobody has stays in its socket for three seconds, and a
-/// few hundred fill it. Any container can send queries from such addresses: answers to pods that are
-/// known have a socket of their own.
+/// A packet to an unused address of the network stays in its socket for three seconds, and a few
+/// hundred fill the socket. Any container can send queries from such addresses, so answers to known
+/// pods have a socket of their own.
 pub(crate) struct Sockets {
     pub(crate) known: UdpSocket,
     pub(crate) others: UdpSocket,

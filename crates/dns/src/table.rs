@@ -1,12 +1,12 @@
-//! The table of names, and the answers that follow from it. Nothing here does I/O.
+//! The table of names, and the answers derived from it. Nothing here does I/O.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that the server knows. Its owner writes it as JSON into a file and replaces that file
-/// by renaming a new one over it.
+/// All data of the server. The owner writes it as JSON to a file and replaces that file by renaming a
+/// new one over it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Table {
