@@ -1,4 +1,4 @@
-//! The narrow seam between `DockerManager` and an Engine.
+//! The interface between `DockerManager` and an Engine.
 //!
 //! Every call the crate makes to an Engine goes through [`Engine`]: the real one wraps bollard,
 //! and tests inject faults before and after any call.
@@ -26,33 +26,34 @@ use mirrorlet_runtime::{
     ExecOptions, LogChunk, LogOptions, RuntimeError, StreamOptions, TerminalSize,
 };
 
-/// Deadline of every call that only reads or changes records. Start is among them: it includes
-/// the runtime's own start of the process, slow only when storage is.
+/// Deadline of every call that only reads or changes records. Start is among them: it includes the
+/// runtime's own start of the process, which is slow only if storage is.
 pub const CALL_DEADLINE: Duration = Duration::from_mins(2);
 
-/// Deadline of a list or an inspect: short, because a stuck one must not hold back its pod
-/// for long, and the next event or sweep asks again.
+/// Deadline of a list or an inspect: short, because a hanging one must not delay its pod for long, and
+/// the next event or sweep repeats it.
 pub const READ_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The time added to a container's grace period for the deadline of its stop call: the Engine answers
-/// only when the container has ended, after the grace and a kill.
+/// Time added to a container's grace period for the deadline of its stop call: the Engine answers only
+/// when the container has ended, after the grace period and a kill.
 pub const STOP_SLACK: Duration = Duration::from_secs(30);
 
-/// The host's side of a network: what the network namespace of the Engine's host has of it, and no
-/// other namespace.
+/// The host's side of a network: the parts that exist only in the network namespace of the Engine's
+/// host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostSide {
-    /// Name of the bridge interface; none where the network is no bridge.
+    /// Name of the bridge interface; none if the network is not a bridge.
     pub bridge: Option<String>,
     /// The host's addresses in the network. An Engine that chose a bridge's subnet, or was given one
-    /// without a gateway, names none: then the first of the subnet, which it may have taken.
+    /// without a gateway, reports none: then the first of the subnet, which it may have taken.
     pub gateways: Vec<IpAddr>,
     /// Its subnets, as `10.0.0.0/8`.
     pub subnets: Vec<String>,
 }
 
 impl HostSide {
-    /// The IPv4 addresses of the host in a bridge network, as far as they are its own at present.
+    /// The host's IPv4 addresses in a bridge network, as far as they currently belong to this
+    /// namespace.
     pub fn own_addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
         let all = self.gateways.iter().filter_map(|address| match address {
             IpAddr::V4(address) => Some(*address),
@@ -62,7 +63,7 @@ impl HostSide {
     }
 }
 
-/// Whether an address is one of this network namespace: only such a one can be bound.
+/// Whether an address belongs to this network namespace: only then can it be bound.
 pub fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
@@ -80,7 +81,7 @@ pub enum EngineError {
         /// Whether this machine was short of something to connect with: the Engine was not asked.
         is_shortage: bool,
     },
-    /// No answer within the deadline. The Engine may still complete the call.
+    /// There was no answer within the deadline. The Engine may still complete the call.
     #[error("the Docker Engine did not answer {operation} within {} s", .after.as_secs())]
     Timeout {
         /// The call.
@@ -96,7 +97,7 @@ pub enum EngineError {
         /// The Engine's words.
         message: String,
     },
-    /// The answer can't be understood: the Engine is newer than this program, most likely.
+    /// The answer can't be decoded: most likely the Engine is newer than this program.
     #[error("failed to decode the Docker Engine's response to {operation}: {cause}")]
     Decode {
         /// The call.
@@ -114,8 +115,8 @@ pub enum EngineError {
     },
 }
 
-/// Most bytes of an answer's words that are kept. The Engine passes on those of registries, of which an error
-/// may have megabytes, and an error is held for each image that can't be pulled.
+/// Maximum number of bytes that are kept of an error message. The Engine passes on those of registries,
+/// which may have megabytes, and an error is held for each image that can't be pulled.
 const WORDS_BYTES_MAX: usize = 4 << 10;
 
 impl EngineError {
@@ -143,7 +144,7 @@ impl EngineError {
         self.status() == Some(404)
     }
 
-    /// Whether the call was not made, as this machine was short of something to connect with.
+    /// Whether the call was not made because this machine lacked a resource for the connection.
     pub fn is_shortage(&self) -> bool {
         matches!(
             self,
@@ -154,7 +155,7 @@ impl EngineError {
         )
     }
 
-    /// Whether the call collides with the state of the thing named.
+    /// Whether the call conflicts with the state of the named object.
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(409)
     }
@@ -212,22 +213,22 @@ pub struct PullProgress {
 pub struct ExecState {
     /// Whether the command runs.
     pub running: bool,
-    /// Its exit code; none before its end, or where it was never started.
+    /// Its exit code; none before its end, or if it was never started.
     pub exit_code: Option<i32>,
-    /// Its process id as the Engine's host has it; none before the start.
+    /// Its process id in the PID namespace of the Engine's host; none before the start.
     pub pid: Option<i32>,
 }
 
-/// Output of a container as the Engine sends it, one frame an item.
+/// Output of a container in the Engine's frames, one per item.
 pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
 
 /// A tar archive as the Engine sends it.
 pub type EngineTar = BoxStream<'static, Result<Bytes>>;
 
-/// The calls made to a Docker Engine.
+/// The calls to a Docker Engine.
 ///
-/// Every method ends within a deadline of its own. Streams are unbounded in time; dropping one
-/// closes its connection.
+/// Every method ends within its own deadline. Streams have no time limit; dropping one closes its
+/// connection.
 #[async_trait]
 pub trait Engine: Send + Sync + 'static {
     /// Address of the Engine, for messages.
@@ -271,8 +272,8 @@ pub trait Engine: Send + Sync + 'static {
     /// `POST /containers/{id}/start`. One that runs already is success.
     async fn start_container(&self, id: &str) -> Result<()>;
 
-    /// `POST /containers/{id}/stop?t=`: the image's stop signal, then after `grace` SIGKILL.
-    /// One that has ended already is success. Returns when the container has ended.
+    /// `POST /containers/{id}/stop?t=`: the image's stop signal, then SIGKILL after `grace`. Success if
+    /// the container has ended already. Returns when it has ended.
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()>;
 
     /// `DELETE /containers/{id}?v=1`.
@@ -312,8 +313,8 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
 
-    /// `GET /images/json`: all images that have a name or a digest, with `all` those in between
-    /// that a build left too. An Engine that doesn't report them has none.
+    /// `GET /images/json`: all images with a name or a digest; with `all` also intermediate images of
+    /// builds. The default implementation returns none.
     async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }
@@ -322,8 +323,8 @@ pub trait Engine: Send + Sync + 'static {
     /// owns it.
     async fn images_in_use(&self) -> Result<BTreeSet<String>>;
 
-    /// `DELETE /images/{name}`: takes away a name or a digest; with the last one, or by its id,
-    /// the image itself, and what nothing else is built on. Never forced.
+    /// `DELETE /images/{name}`: removes a name or a digest; with the last one, or by id, the image
+    /// itself and its otherwise unused parents. Never forced.
     async fn remove_image(&self, name: &str) -> Result<()>;
 
     /// `POST /volumes/create`. One that is there already is returned as it is.

@@ -1,4 +1,4 @@
-//! The Engine's events → the index, and the news for the observer.
+//! Applies the Engine's events to the index, and passes changes on to the observer.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::observed::UserAction;
 use mirrorlet_runtime::{PodEvent, PodEventKind};
 
-/// The signal that a stop ends with, as events have it, if the container has not ended by another one.
+/// The signal that ends a stop, in the form of events, if the container has not ended before.
 const SIGKILL: &str = "9";
 
-/// Tells the index of an event, and returns which pod it concerns. Events of containers that
-/// are not ours, whatever their labels say, are nobody's.
+/// Applies an event to the index, and returns the pod that it concerns. Events of containers that are
+/// not ours are ignored, whatever their labels say.
 pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Option<PodEvent> {
     let actor = message.actor.as_ref()?;
     let id = actor.id.as_deref()?;
@@ -113,7 +113,7 @@ pub(super) fn other_changes(
     changes.boxed()
 }
 
-/// The changes of both, up to the end of either: what one stream shows, no other does.
+/// The changes from both streams, until either ends: each has changes that the other one doesn't.
 pub(super) fn until_either_ends(
     changes: BoxStream<'static, PodEvent>,
     others: BoxStream<'static, PodEvent>,

@@ -58,7 +58,7 @@ impl Facts {
         f(&mut self.known.lock())
     }
 
-    /// The Engine may be another one: all is asked for anew.
+    /// Forgets all facts, because the Engine may be another one.
     pub(super) fn forget(&self) {
         self.with_facts(|facts| {
             facts.engine = None;
@@ -68,7 +68,7 @@ impl Facts {
         self.reconnects.add();
     }
 
-    /// Facts of the Engine, from memory where they are known.
+    /// Facts of the Engine, cached if they are known.
     pub(super) async fn engine_facts(&self) -> Result<EngineFacts> {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
@@ -96,7 +96,7 @@ impl Facts {
         }))
     }
 
-    /// From now on no container is given an OOM score below 0.
+    /// Records that containers can't have an OOM score below 0 on this Engine.
     pub(super) fn learn_no_negative_oom_score(&self) {
         let news = self.with_facts(|facts| {
             if let Some(engine) = &mut facts.engine {
@@ -109,7 +109,7 @@ impl Facts {
         }
     }
 
-    /// The sandbox image to create with; loaded or pulled where it isn't known to be there.
+    /// The name of the sandbox image; loads or pulls it unless it is known to be present.
     pub(super) async fn sandbox_image(&self) -> Result<String, EngineError> {
         let known = || self.with_facts(|facts| facts.sandbox_image.clone());
         if let Some(image) = known() {
@@ -126,7 +126,7 @@ impl Facts {
         Ok(image)
     }
 
-    /// The sandbox image is gone: the next one who needs it makes it anew.
+    /// Records that the sandbox image is gone: its next use loads or pulls it again.
     pub(super) fn forget_sandbox_image(&self) {
         self.with_facts(|facts| facts.sandbox_image = None);
     }

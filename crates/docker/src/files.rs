@@ -1,5 +1,5 @@
-//! The inputs of a pod's containers from outside the Engine: the objects it refers to, volumes, the
-//! hosts file.
+//! The inputs of a pod's containers from outside the Engine: referenced objects, volumes, the hosts
+//! file.
 
 mod volumes;
 
@@ -34,21 +34,22 @@ use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncEr
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
 const NODE_FILE_MIB_MAX: u64 = 1;
-/// Most bytes of files of all pods that are held until they are written: those of two pods that have as many
-/// as a pod may have, beside small ones. Those of everyday size, some 10 KB a pod, wait only where hundreds of pods
-/// have theirs written.
+/// Maximum number of bytes of all pods' files that are held until they are written: those of two pods
+/// of maximum size, beside small ones. Usual pods have some 10 KB and wait only if hundreds of them are
+/// written.
 pub(super) const FILES_BYTES_MAX: u32 = 48 << 20;
-/// Most bytes of files of variables that are held until the request that has them is made, for those of
-/// everyday size and for large ones: those of four containers that have as many as they may.
+/// Maximum number of bytes of variables' files that are held until their request is made, for usual
+/// ones and for large ones: those of four containers of maximum size.
 pub(super) const ENV_ROOM_BYTES: [u32; 2] = [8 << 20, 8 << 20];
 /// The bytes that a file takes beside its path and its content, about.
 const FILE_BYTES: usize = 150;
 /// Reason of the note that a volume could not be brought up to date.
 const FAILED_MOUNT: &str = "FailedMount";
-/// Least time to the next look at a token: one that can't be renewed is not asked for in a loop.
+/// Minimum time to the next check of a token, so that one that can't be renewed is not requested in a
+/// loop.
 const TOKEN_LOOK_MIN: Duration = Duration::from_secs(10);
 
-/// The pod's files on disk, and what its containers' environments are made from.
+/// The pod's files on disk, and the sources of its containers' environments.
 pub(super) struct Files {
     pub(super) volumes: VolumeMap,
     pub(super) etc_hosts: PathBuf,
@@ -61,7 +62,7 @@ pub(super) struct Files {
 
 /// A failure to make the pod's files.
 pub(super) enum FilesError {
-    /// Of a volume: no container of the pod can start, nor is its sandbox to blame.
+    /// A volume's error: no container of the pod can start, but its sandbox is not affected.
     Volume(SyncError),
     /// Of something else.
     Other(SyncError),
@@ -77,15 +78,14 @@ pub(super) struct PodFiles {
     pub(super) engine: SharedEngine,
     /// The value of our ownership label.
     pub(super) owner: String,
-    /// Bounds the files that are held until they are written.
+    /// Limits the files that are held until they are written.
     pub(super) room: Room,
-    /// Bounds those that variables come from until the request that has these is made. It may wait for
-    /// the Engine, which volumes must not.
+    /// Limits the files of variables that are held until their request is made. That may wait for the
+    /// Engine, which volumes must not.
     pub(super) env_room: Room,
 }
 
-/// Writes the hosts files of pods: one at a time, so that no file is left with names that held
-/// before.
+/// Writes the hosts files of pods: one at a time, so that no file is left with outdated names.
 #[derive(Clone, Default)]
 pub(super) struct HostsFiles {
     /// The names of pods and Services; none before they are known.
@@ -93,8 +93,8 @@ pub(super) struct HostsFiles {
 }
 
 impl HostsFiles {
-    /// Writes the file of a pod, of which `text` is all but the names, and returns its path. Before
-    /// names are known, a file that is there keeps those that it has. Blocks.
+    /// Writes a pod's hosts file, of which `text` is everything except the names, and returns its path.
+    /// Before names are known, an existing file keeps its names. Blocks.
     pub(super) fn write(
         &self,
         volumes: &VolumeManager,
@@ -129,7 +129,7 @@ impl HostsFiles {
     }
 }
 
-/// The hosts file of a pod: pods of manifests alone have the names of one another.
+/// Adds the names to a pod's hosts file: only pods of manifests get the names of each other.
 fn with_names(pod: &Pod, mut text: String, names: Option<&Names>) -> String {
     if let Some(names) = names.filter(|_| is_static(pod)) {
         let lines = names.lines(&FullName::of(pod).namespace, &text);
@@ -139,8 +139,8 @@ fn with_names(pod: &Pod, mut text: String, names: Option<&Names>) -> String {
 }
 
 impl PodFiles {
-    /// Everything the pod refers to, held from now on. For a pod that refers to nothing, nobody is
-    /// asked.
+    /// Fetches everything the pod refers to, which is held from now on. Makes no request for a pod
+    /// without references.
     pub(super) async fn pod_objects(&self, pod: &Pod) -> ObjectSet {
         let references = references(pod);
         if references.is_empty() {
@@ -150,7 +150,7 @@ impl PodFiles {
         self.objects.fetch(pod, &references).await
     }
 
-    /// Everything that a static pod refers to, for a look: it may never run.
+    /// Fetches everything that a static pod refers to without holding it: the pod may never run.
     pub(super) async fn objects_now(&self, pod: &Pod) -> ObjectSet {
         self.objects.fetch(pod, &references(pod)).await
     }
@@ -256,8 +256,8 @@ impl PodFiles {
         served.await.map_err(config_error)
     }
 
-    /// Fails if volumes can't be set up for want of what the pod refers to, and names them all: known before a
-    /// sandbox is made in vain.
+    /// Fails if volumes can't be set up because referenced objects are missing, and names them all,
+    /// before a sandbox is created in vain.
     pub(super) async fn check_volumes(
         &self,
         pod: &Arc<Pod>,
@@ -345,7 +345,7 @@ impl PodFiles {
         }))
     }
 
-    /// Runs something that touches the disk where it blocks nobody.
+    /// Runs disk I/O on a thread that may block.
     pub(super) async fn on_disk<T: Send + 'static>(
         &self,
         f: impl FnOnce(&VolumeManager) -> Result<T, VolumeError> + Send + 'static,
@@ -357,8 +357,8 @@ impl PodFiles {
             .map_err(|error| RuntimeError::Local(error.to_string()))
     }
 
-    /// The pod's volumes with the container's sub-paths made and bound. Reads the files that its
-    /// variables come from itself.
+    /// Creates and bind-mounts the container's sub-paths, and returns the pod's volumes with them.
+    /// Reads the files of its variables itself.
     pub(super) async fn subpaths(
         &self,
         input: &ContainerInput<'_>,
@@ -386,7 +386,7 @@ impl PodFiles {
         .map_err(config_error)
     }
 
-    /// The files that variables of a container come from, as they are now, and the room that they take.
+    /// Reads the files of a container's variables, and the room that they take.
     pub(super) async fn env_files(
         &self,
         pod: &Pod,
@@ -406,7 +406,7 @@ impl PodFiles {
     }
 }
 
-/// Fails if a pod that is not there yet has too many sub-paths.
+/// Fails if a pod that does not exist yet has too many sub-paths.
 pub(super) fn check_mounts(pod: &Pod) -> Result<(), SyncError> {
     check_sub_paths(pod).map_err(|error| {
         SyncError::new(SyncErrorReason::FailedMount, error.to_string())

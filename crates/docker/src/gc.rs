@@ -1,5 +1,5 @@
-//! Garbage collection of containers: decided from the index, so that a node where nothing is to
-//! be collected is asked nothing.
+//! Garbage collection of containers: decided from the index, so that it makes no calls if there is
+//! nothing to collect.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,8 @@ impl Remains {
         outcome
     }
 
-    /// Removes one container or sandbox, and says whether it did: what was decided may be out of
-    /// date by now.
+    /// Removes one container or sandbox, and returns whether it did: the decision may be outdated by
+    /// now.
     async fn collect_one(&self, removal: &Removal, pods: &dyn PodStateProvider) -> Result<bool> {
         let is_sandbox = *removal.name == *SANDBOX_NAME;
         let still = match removal.cause {

@@ -1,13 +1,13 @@
 //! Lifecycle hooks: `postStart` right after a container's start, `preStop` before its stop.
 //!
-//! A `preStop` hook runs at least once: an agent that dies meanwhile, or a stop that is tried again,
-//! runs it again. A `postStart` hook runs at most once: if the agent ends before the hook has, or the
-//! Engine's answer to the start is lost, the container runs on without it, as with a kubelet. The
-//! output and the answer of a hook reach nobody. A `preStop` hook that outlives the grace of
-//! its container runs on beside SIGTERM, and ends with the container. An attempt that fails because
-//! this machine is short of files, threads, ports or memory is made again within the hook's time: the
-//! container has done nothing wrong. Of a request that a server has sent on, only the one to where it
-//! was sent on is: that server has seen its own.
+//! A `preStop` hook runs at least once: if the agent dies meanwhile, or a stop is retried, it runs
+//! again. A `postStart` hook runs at most once: if the agent ends before the hook does, or the Engine's
+//! answer to the start is lost, the container continues without it, as with a kubelet. The output and
+//! the answer of a hook are discarded. A `preStop` hook that outlives the grace period of its container
+//! continues beside SIGTERM, and ends with the container. An attempt that fails because this machine
+//! lacks files, threads, ports or memory is retried within the hook's time: that is not the container's
+//! fault. If a server redirected the request, only the redirected one is retried: that server has
+//! received its own.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
 //! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -33,8 +33,8 @@ use mirrorlet_host::probe::{Client, HttpAnswer, ProbeError};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::RuntimeError;
 
-/// Longest time of a `postStart` hook. Upstream has none: a hook that hangs holds its pod back for
-/// ever. Nobody who waits for one waits that long; a pod that is stopped meanwhile does not wait.
+/// Maximum duration of a `postStart` hook. Upstream has none: a hanging hook blocks its pod forever. No
+/// caller waits that long for a hook; a pod that is being stopped does not wait for it.
 const POST_START_MAX: Duration = Duration::from_hours(1);
 /// Time that a `preStop` hook has beyond the grace: longer than any stop takes. The stop ends it.
 const BEYOND_GRACE: Duration = Duration::from_hours(1);
@@ -46,7 +46,7 @@ const COMMAND_END_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct HookTime {
     /// Longest time that it may take.
     pub(super) max: Duration,
-    /// How long attempts that fail for a shortage of this machine are made again.
+    /// How long attempts are retried that fail because this machine lacks a resource.
     pub(super) retries: Duration,
 }
 
@@ -70,7 +70,7 @@ impl HookTime {
 /// Why a hook did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum HookError {
-    /// It says nothing that can be done.
+    /// The handler is invalid.
     #[error(transparent)]
     Handler(#[from] HandlerError),
     /// Its command ended badly.
@@ -113,15 +113,15 @@ pub(super) struct HandlerRunner<'a> {
     pub(super) hooks: &'a Hooks,
     pub(super) full_name: &'a FullName,
     pub(super) uid: &'a PodUid,
-    /// The container as its spec, or what its labels say about that, has it.
+    /// The container from its spec, or as far as its labels describe it.
     pub(super) container: &'a Container,
     /// Id of its instance.
     pub(super) id: &'a str,
 }
 
 impl HandlerRunner<'_> {
-    /// Runs one hook to its end, or to the end of its time. Dropped before that, its command is
-    /// ended.
+    /// Runs one hook to its end, or until its time is over. If dropped before that, its command is
+    /// killed.
     pub(super) async fn run(
         &self,
         hook: &LifecycleHandler,
@@ -156,8 +156,8 @@ impl HandlerRunner<'_> {
         }
     }
 
-    /// Any answer is success. One that should have come over TLS and came in plain text is asked
-    /// for again so, without the author's credentials.
+    /// Any answer is success. If the answer to HTTPS came in plain text, the request is repeated over
+    /// HTTP, without the author's credentials.
     async fn http_get(&self, get: &HttpGet, time: HookTime) -> Result<(), HookError> {
         let began = Instant::now();
         let mut asked = self.ask(get, began, time).await;
@@ -231,7 +231,7 @@ impl Hooks {
     }
 
     /// Runs a container's `preStop` hook, if it has one, to its end, or until the container has
-    /// `stopped`. Where the pod isn't known any more, the hook is what the container's labels say.
+    /// `stopped`. If the pod is no longer known, the hook is the one in the container's labels.
     pub(super) async fn pre_stop(
         &self,
         pod: Option<&Arc<Pod>>,
@@ -273,8 +273,8 @@ impl Hooks {
         }
     }
 
-    /// The pod's primary address: in the host's network the node's. After a restart of the agent
-    /// it may have to be asked for.
+    /// The pod's primary address; the node's for a pod in the host's network. After a restart of the
+    /// agent it may have to be read from the Engine.
     async fn pod_ip(&self, uid: &PodUid) -> Option<IpAddr> {
         let sandbox = || {
             let mut records = self.containers.index.of_pod(uid).into_iter();
@@ -298,8 +298,8 @@ impl Hooks {
     }
 }
 
-/// Waits until a `preStop` hook has nothing to wait for any more: what it has come to then. A
-/// command ends with its container, and says so itself.
+/// Waits until a `preStop` hook can be abandoned, and returns its result then. A command ends with its
+/// container, and reports that itself.
 async fn outlived(hook: &LifecycleHandler, stopped: &CancellationToken) -> Result<(), HookError> {
     stopped.cancelled().await;
     if hook.sleep.is_some() {

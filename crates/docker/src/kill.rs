@@ -27,7 +27,7 @@ use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, S
 
 /// Minimum time between SIGTERM and SIGKILL, regardless of the time already used.
 const GRACE_MIN: Duration = Duration::from_secs(2);
-/// Grace of a sandbox: ours ends at once, another's may take its time.
+/// Grace period of a sandbox: ours ends at once, another's may take its time.
 pub(super) const SANDBOX_GRACE: Duration = Duration::from_secs(10);
 
 /// Reason of a container's stop, for the log, when all of its pod stops.
@@ -36,17 +36,17 @@ const POD_STOPS: &str = "the pod is being stopped";
 /// A container to stop.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stop<'a> {
-    /// Its pod, where that is known: else its hook is what its labels say.
+    /// Its pod, if known; otherwise its hook comes from its labels.
     pub(super) pod: Option<&'a Arc<Pod>>,
     /// Id of the instance.
     pub(super) id: &'a str,
     /// Name in the spec.
     pub(super) name: &'a str,
-    /// How long all of it may take.
+    /// The grace period for the whole stop.
     pub(super) grace: Duration,
-    /// Why it is stopped alone; none with its whole pod.
+    /// The reason for stopping it alone; none if its whole pod is stopped.
     pub(super) reason: Option<&'a Reason>,
-    /// Whether its version of the pod served no more when its stop began.
+    /// Whether its version of the pod no longer served when its stop began.
     pub(super) is_replaced: bool,
     /// Those that stop before it.
     pub(super) after: &'a [CancellationToken],
@@ -152,8 +152,8 @@ impl Killer {
         Some(SyncResult::new(action, full_name.to_string()))
     }
 
-    /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook comes
-    /// first and, like waiting for others, uses up its grace. A hook that takes longer runs on
+    /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook runs first and,
+    /// like waiting for others, counts towards its grace period. A hook that takes longer continues
     /// until the container has stopped.
     pub(super) async fn stop_container(&self, stop: Stop<'_>) -> SyncResult {
         let Stop {
@@ -242,7 +242,7 @@ impl Killer {
         stopped
     }
 
-    /// Grace of a container: the pod's where it is known, else what its labels say.
+    /// Grace period of a container: the pod's if known, otherwise the one in its labels.
     pub(super) fn grace(&self, pod: Option<&Arc<Pod>>, container: &Container) -> Duration {
         pod.map_or_else(
             || {
@@ -284,7 +284,7 @@ fn in_stop_order<'a>(pod: Option<&Arc<Pod>>, sidecars: &[&'a Container]) -> Vec<
     ordered
 }
 
-/// The reason of a failed call: the runtime being away is not the container's fault.
+/// The reason of a failed call: an unavailable runtime is not the container's fault.
 pub(super) fn reason_of(error: &EngineError, otherwise: SyncErrorReason) -> SyncErrorReason {
     match error {
         EngineError::Unavailable { .. } => SyncErrorReason::RuntimeUnavailable,

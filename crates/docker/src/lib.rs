@@ -1,6 +1,6 @@
 //! `DockerManager`: pods on a Docker Engine. The only crate that depends on bollard.
 //!
-//! It is made of parts; each names only those left of it.
+//! It consists of parts; each uses only those left of it.
 //!
 //! ```text
 //!   Engine ── Containers ─┬─ Execs ── Hooks ──────┬─ Killer ───┐

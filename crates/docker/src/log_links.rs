@@ -1,9 +1,9 @@
-//! kubelet's layout of logs, for collectors that look there: links to the files of the Engine.
+//! The kubelet's layout of logs for log collectors: links to the files of the Engine.
 //!
-//! `<dir>/<namespace>_<pod>_<uid>/<container>/<restart>.log` leads to the Engine's file, and
+//! `<dir>/<namespace>_<pod>_<uid>/<container>/<restart>.log` links to the Engine's file, and
 //! `<dir>/../containers/<pod>_<namespace>_<container>-<id>.log` to the former. The Engine deletes its
-//! file with the container, and the links go with it. Directories may be shared with a kubelet:
-//! nothing but dead links, and directories that held one, is ever cleaned up.
+//! file with the container, and the links are removed too. Directories may be shared with a kubelet:
+//! only dead links, and directories that contained one, are ever removed.
 //!
 //! Upstream: `pkg/kubelet/kuberuntime` (`BuildContainerLogsDirectory`, `legacyLogSymlink`,
 //! `evictPodLogsDirectories`) and cri-dockerd's `core/container.go`.
@@ -95,8 +95,8 @@ impl LogLinks {
         Ok(())
     }
 
-    /// Removes links that lead nowhere, and the directories that held nothing else: what a
-    /// container left behind that was removed by somebody else.
+    /// Removes dead links, and the directories that contained nothing else: remains of containers that
+    /// were removed by others.
     fn clean(&self) -> io::Result<()> {
         for pod in children(&self.pods)? {
             for container in children(&pod)? {
@@ -117,15 +117,15 @@ impl LogLinks {
         Ok(())
     }
 
-    /// Whether a link leads nowhere. It is one of the host's, and never dead where those aren't
-    /// seen.
+    /// Whether a link is dead. Links refer to the host's files, and never count as dead if those aren't
+    /// visible.
     fn is_dead(&self, path: &Path) -> bool {
         let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         is_link && self.leads(path, LINKS_MAX).is_ok_and(|leads| !leads)
     }
 
-    /// Whether something is at the end of a link. Links of ours lead to links of ours, which the
-    /// agent has where the host has them; the Engine's file may be elsewhere for it.
+    /// Whether a link's target exists. Links of ours refer to links of ours, which have the same path
+    /// for the agent; the Engine's file may have another path for it.
     fn leads(&self, link: &Path, left: usize) -> io::Result<bool> {
         let target = match fs::read_link(link) {
             Ok(target) => link.parent().unwrap_or(link).join(target),
@@ -141,8 +141,8 @@ impl LogLinks {
         }
     }
 
-    /// Removes the directory of a container and of its pod if nothing is in them. One that is
-    /// not empty stays; that is what the system refuses for.
+    /// Removes the directories of a container and of its pod if they are empty. The system refuses to
+    /// remove others.
     fn remove_emptied(&self, log: &Path) {
         for dir in log.ancestors().skip(1).take(2) {
             if dir == self.pods || fs::remove_dir(dir).is_err() {
@@ -152,8 +152,7 @@ impl LogLinks {
     }
 }
 
-/// Removes the links under that directory, and in `containers` beside it, that lead nowhere because their
-/// containers are gone.
+/// Removes dead links under that directory, and in `containers` beside it: their containers are gone.
 ///
 /// # Errors
 /// An error of the system.
@@ -190,15 +189,15 @@ fn remove_link(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The links to the logs of our containers, where they are wanted.
+/// The links to the logs of our containers, if enabled.
 pub(super) struct ContainerLogs {
     pub(super) links: Option<LogLinks>,
     pub(super) containers: Arc<Containers>,
 }
 
 impl ContainerLogs {
-    /// Makes the links to the log of a container that was started, or failed to. Costs an inspect,
-    /// where links are wanted at all. A failure is logged, and no reason to fail the start.
+    /// Creates the links to the log of a container that was started, or failed to. Costs an inspect if
+    /// links are enabled. A failure is logged, and doesn't fail the start.
     pub(super) async fn link_log(&self, id: &str) {
         let Some(links) = self.links.clone() else {
             return;

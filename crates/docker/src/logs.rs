@@ -1,8 +1,8 @@
-//! A container's log as people want it, from the frames the Engine sends.
+//! A container's log in the form that users request, from the Engine's frames.
 //!
-//! The Engine reads rotated and compressed files too, and every log driver that can be read, so
-//! it is asked rather than the files. It cuts long lines into frames of 16 KiB and repeats the
-//! time stamp on each: the repeats are taken out here.
+//! The log is read from the Engine, which also reads rotated and compressed files, and every log driver
+//! that can be read. It splits long lines into frames of 16 KiB and repeats the timestamp on each: the
+//! repeated ones are removed here.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use mirrorlet_runtime::{LogChunk, LogOptions, LogStream, Result, RuntimeError};
 /// Bytes of a frame's header: stream, three zeroes, big-endian length.
 const HEADER_BYTES: usize = 8;
 
-/// Longest frame taken, in bytes. The Engine cuts lines at 16 KiB; only an error text of its own
+/// Maximum length of a frame, in bytes. The Engine splits lines at 16 KiB; only its own error messages
 /// may be longer.
 const MAX_FRAME_BYTES: usize = 1 << 20;
 
@@ -55,10 +55,10 @@ impl Decoder for FrameDecoder {
     }
 }
 
-/// The log of a container, cut and stamped as the options say.
+/// Returns the log of a container, limited and timestamped as the options say.
 ///
-/// With `tty` the output is one raw stream; where it is stamped, a line of more than 16 KiB
-/// carries a stamp per piece, since nothing marks the seams.
+/// With `tty` the output is one raw stream; with timestamps, a line of more than 16 KiB has one per
+/// piece, because the pieces can't be recognized.
 pub async fn container_logs(
     engine: &dyn Engine,
     id: &str,

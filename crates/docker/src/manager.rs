@@ -1,7 +1,7 @@
 //! `DockerManager`: the `Runtime` of a Docker Engine.
 //!
-//! It holds no state that a restart would lose: the [index](super::index) is rebuilt from one
-//! list, everything else is a cache of what the Engine can be asked for again.
+//! It holds no state that a restart would lose: the [index](super::index) is rebuilt from one list,
+//! everything else is a cache of data that the Engine can provide again.
 
 #[cfg(test)]
 mod tests;
@@ -72,11 +72,11 @@ pub struct DockerManagerOptions {
     pub objects: PodObjects,
     /// The view of the host's files.
     pub host_files: HostFiles,
-    /// Where the kubelet's links to the logs of containers are made; nowhere when none.
+    /// Directory for the kubelet's links to the logs of containers; none to create no links.
     pub pod_logs_dir: Option<PathBuf>,
 }
 
-/// Pods on a Docker Engine: its parts, each of which knows only those it is made of.
+/// Pods on a Docker Engine: its parts, each of which only knows its own dependencies.
 pub struct DockerManager {
     containers: Arc<Containers>,
     facts: Arc<Facts>,
@@ -122,8 +122,8 @@ fn around(
 }
 
 impl DockerManager {
-    /// A manager of the containers that `options.owner` owns on `engine`. Works while the Engine
-    /// is down.
+    /// Returns a manager of the containers of `options.owner` on `engine`. Works while the Engine is
+    /// down.
     pub fn new(
         engine: SharedEngine,
         images: Arc<ImagePuller>,
@@ -196,17 +196,17 @@ impl DockerManager {
         self.probe.clone()
     }
 
-    /// Returns the task that watches for the ends of execs; to be run beside this manager.
+    /// Returns the task that waits for execs to end; run it beside this manager.
     pub fn exec_sessions(&self) -> ExecSessions {
         self.execs.sessions()
     }
 
-    /// Returns the task that keeps the holds of host ports; to be run beside this manager.
+    /// Returns the task that renews the holds of host ports; run it beside this manager.
     pub fn held_ports(&self) -> HeldPorts {
         HeldPorts::new(Arc::clone(&self.networks.host_ports.holds))
     }
 
-    /// Returns the task that keeps the rules for host ports in the kernel; to be run beside this manager.
+    /// Returns the task that maintains the kernel's rules for host ports; run it beside this manager.
     pub fn led_ports(&self) -> LedPorts {
         LedPorts::new(Arc::clone(&self.networks), self.telemetry.clone())
     }

@@ -1,4 +1,4 @@
-//! Counts and times every Engine call in the agent's metrics, and logs it at debug.
+//! Counts and times every Engine call in the agent's metrics, and logs it at debug level.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,15 @@ use parking_lot::RwLock;
 use super::operation::Operation;
 use mirrorlet_host::telemetry::{Metrics, calls};
 
-/// Called when an answer is late: makes somebody ask whether the Engine answers at all. Must not
-/// wait.
+/// Called when an answer is late: triggers a check whether the Engine answers at all. Must not wait.
 pub(crate) type LivenessCheck = Arc<dyn Fn() + Send + Sync>;
 
 /// How long a call may take before it is asked whether the Engine answers at all. Honest calls
 /// that take longer (pulls, stops) cost a question each time.
 const DOUBT_AFTER: Duration = Duration::from_secs(5);
 
-/// Meters the calls to one Engine, once it has metrics to count them in. For streams the time is
-/// that until they were open.
+/// Measures the calls to one Engine, once it has metrics. For streams, measures the time until they are
+/// open.
 #[derive(Default)]
 pub struct CallMeter(RwLock<Option<Counted>>);
 
@@ -29,8 +28,8 @@ struct Counted {
 }
 
 impl CallMeter {
-    /// Counts calls in `metrics` from now on. One that waits long for its answer calls `doubt`,
-    /// again and again until it has one.
+    /// Counts calls in `metrics` from now on. A call that waits long for its answer calls `doubt`
+    /// repeatedly until it has one.
     pub fn count_in(&self, metrics: Metrics, doubt: Option<LivenessCheck>) {
         let counted = Counted { metrics, doubt };
         *self.0.write() = Some(counted);
@@ -39,7 +38,7 @@ impl CallMeter {
     /// Makes a call. Its target is an id or a name, never a body.
     ///
     /// # Errors
-    /// The call's own.
+    /// The error of the call.
     pub async fn call<T, E: fmt::Display>(
         &self,
         operation: Operation,

@@ -1,4 +1,4 @@
-//! The calls of the [`Engine`](super::engine::Engine) by name: for counting, scripting, logging.
+//! The names of the [`Engine`](super::engine::Engine) calls, for metrics, scripts and logs.
 
 mirrorlet_core::words! {
     /// A kind of Engine call.
@@ -65,7 +65,7 @@ mirrorlet_core::words! {
         /// `DELETE /volumes/{name}`.
         RemoveVolume = "remove_volume",
     }
-    /// Name in metrics and logs, as upstream's `docker_operations` metrics have it.
+    /// Name in metrics and logs, the same as in upstream's `docker_operations` metrics.
     pub fn as_str;
     impl Display;
 }

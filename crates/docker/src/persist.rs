@@ -1,4 +1,4 @@
-//! Attempts that are made again while they fail for a shortage of this machine.
+//! Retries attempts while they fail because this machine lacks a resource.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use mirrorlet_core::backoff::ExponentialBackoff;
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The pauses before further attempts, as long as there is time for one before `until`.
+/// The pauses between attempts, as long as there is time for another one before `until`.
 pub(super) struct Pauses {
     backoff: ExponentialBackoff,
     until: Instant,
@@ -29,8 +29,8 @@ impl Pauses {
     }
 }
 
-/// Makes an attempt, and makes it again as long as its error is a shortage and there is time for
-/// another one before `until`. At least one is made.
+/// Makes at least one attempt, and retries while its error is a shortage and there is time for another
+/// attempt before `until`.
 pub(super) async fn persist<T, E, A>(
     until: Instant,
     is_shortage: impl Fn(&E) -> bool,

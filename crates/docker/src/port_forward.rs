@@ -1,8 +1,8 @@
 //! Connections into a pod's network.
 //!
-//! A thread of its own enters the network namespace of the sandbox, makes the sockets there and
-//! ends; a socket stays in the namespace it was made in, so that all the rest happens outside. No
-//! thread of the runtime ever enters a namespace: its next task would run there. Upstream ran
+//! A dedicated thread enters the network namespace of the sandbox, creates the sockets there and ends;
+//! a socket stays in the namespace in which it was created, so everything else happens outside. No
+//! thread of the async runtime ever enters a namespace: its next task would run there. Upstream ran
 //! `nsenter` and `socat` for every connection, on IPv4 only.
 
 use std::fs::File;

@@ -1,10 +1,10 @@
-//! The number of times that another Engine may have begun to answer.
+//! The number of times that a different Engine may have started to answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the reconnects to an Engine. What was asked before the last one may have another answer now: an
-/// Engine is restarted with other settings. Clones count together.
+/// Counts the reconnects to an Engine. Answers from before the last one may be outdated: an Engine can
+/// be restarted with other settings. Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub struct Reconnects(Arc<AtomicU64>);
 

@@ -16,8 +16,8 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::Result;
 
-/// How long somebody else's removal of a container is waited for, and how often it is asked for:
-/// only the Engine's event stream says when it is done.
+/// How long to wait for a removal of a container that is already in progress, and the interval of
+/// checks: only the Engine's event stream reports its end.
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
@@ -29,8 +29,8 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// Removes the cgroups that were made for a pod and left behind. They hold nothing any more,
-    /// so one that can't be removed, in a container that does not see them say, is told and left.
+    /// Removes the cgroups that were left behind for a pod. They contain nothing, so a failure, for
+    /// example in a container that does not see them, is only logged.
     pub(super) async fn remove_cgroups(&self, uid: &PodUid) {
         let (root, for_disk) = (self.files.node.cgroup_root.clone(), uid.clone());
         if let Err(error) = self
@@ -42,8 +42,8 @@ impl Remains {
         }
     }
 
-    /// Removes a container that is not running. One that is gone is success; a removal that is
-    /// under way already, of an agent before this one say, is waited for.
+    /// Removes a container that is not running. Success if it is gone; if a removal is already in
+    /// progress, for example by an earlier agent, waits for it.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
         let record = self.containers.index.get(id);
         let began = Instant::now();
@@ -85,8 +85,8 @@ impl Remains {
         }
     }
 
-    /// Removes the file of a termination message that no container has mounted. One that stays, goes
-    /// with its pod.
+    /// Removes a termination message's file that no container mounts. If that fails, the file is
+    /// removed with its pod.
     pub(super) async fn remove_message(&self, uid: &PodUid, name: &str, path: PathBuf) {
         let (uid, name) = (uid.clone(), name.to_owned());
         let removed = self
@@ -99,8 +99,8 @@ impl Remains {
     }
 }
 
-/// Removes a container that may run, and its anonymous volumes. One that is gone is success; a removal
-/// that is under way already is waited for.
+/// Removes a container that may be running, and its anonymous volumes. Success if it is gone; if a
+/// removal is already in progress, waits for it.
 ///
 /// # Errors
 /// The Engine doesn't remove it.

@@ -1,8 +1,9 @@
-//! Room in memory for what is made to be handed on at once, and has to wait.
+//! Memory limits for data that is built to be passed on at once, but may have to wait.
 //!
-//! A container may have 2 MiB of environment and command, a pod 16 MiB of files, and what is made of them
-//! waits for few calls to the Engine, or for the disk, with all others. What is small has a part of the room of its
-//! own, so that it never waits for what is large, which may be held for as long as the Engine or a disk hangs.
+//! A container may have 2 MiB of environment and command, a pod 16 MiB of files, and the data built
+//! from them waits for some calls to the Engine, or for the disk, together with all others. Small data
+//! has a share of its own, so that it never waits for large data, which may be held for as long as the
+//! Engine or a disk hangs.
 
 use std::sync::Arc;
 
@@ -12,14 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Anything lighter counts as small. An everyday request has some 10 KB.
 const SMALL_BYTES: u32 = 128 << 10;
 
-/// The part of most rooms that is for what is small: hundreds of everyday size. It is bounded, too: a pod may have
+/// The share for small data in most limits: hundreds of usual size. It is limited, too: a pod may have
 /// thousands of containers.
 const SMALL_ROOM_BYTES: u32 = 16 << 20;
 
 /// Reads at a time of something whose size is not known before.
 const READS_MAX: usize = 4;
 
-/// Room for so many bytes. Who has room must not wait for more of the same.
+/// A limit in bytes. A holder of a reservation must not wait for another one.
 pub(crate) struct Room {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -34,12 +35,12 @@ pub(crate) struct Room {
 pub(crate) type Taken = Option<OwnedSemaphorePermit>;
 
 impl Room {
-    /// Room for so many bytes in all; they are more than the part for what is small.
+    /// Returns a limit for so many bytes in total, which must exceed the share for small data.
     pub(crate) fn new(bytes_max: u32) -> Self {
         Self::of_parts(SMALL_ROOM_BYTES, bytes_max.saturating_sub(SMALL_ROOM_BYTES))
     }
 
-    /// Room for so many bytes of what is small, and for so many of what is large.
+    /// Returns a limit with separate shares for small and for large data.
     pub(crate) fn of_parts(small_max: u32, large_max: u32) -> Self {
         Self {
             small: Arc::new(Semaphore::new(small_max as usize)),
@@ -50,8 +51,8 @@ impl Room {
         }
     }
 
-    /// Makes something once there is room for the bytes that it takes. What has to wait isn't kept: it is
-    /// made again. What is larger than the part for what is large takes all of that.
+    /// Builds a value once there is room for its bytes. A value that has to wait is dropped and built
+    /// again. A value that exceeds the share for large data takes all of it.
     pub(crate) async fn made<T>(
         &self,
         make: impl Fn() -> T,
@@ -81,8 +82,8 @@ impl Room {
         }
     }
 
-    /// Reads something of at most `bytes_max` once there is room for the bytes that it takes. What has to
-    /// wait isn't kept: it is read again, when there is room for whatever it is then.
+    /// Reads a value of at most `bytes_max` once there is room for its bytes. A value that has to wait
+    /// is dropped, and read again when there is room for its size then.
     pub(crate) async fn read<T, E, F>(
         &self,
         bytes_max: usize,
@@ -121,7 +122,7 @@ impl Room {
         })
     }
 
-    /// Makes something for a moment, while nothing else is made.
+    /// Builds a short-lived value while nothing else is being built.
     pub(crate) fn alone<T>(&self, make: impl FnOnce() -> T) -> T {
         let _alone = self.making.lock();
         make()

@@ -1,8 +1,8 @@
 //! The sandbox's image: a program of 202 bytes, embedded here and loaded into the Engine.
 //!
-//! Nothing to pull and nothing to build. The program blocks its signals and waits: SIGCHLD makes
-//! it reap whatever ended, SIGTERM and SIGINT make it exit with 0. The archive is made in memory,
-//! byte for byte the same every time, so that loading it again changes nothing.
+//! Nothing has to be pulled or built. The program blocks its signals and waits: SIGCHLD makes it reap
+//! ended processes, SIGTERM and SIGINT make it exit with 0. The archive is built in memory, byte for
+//! byte the same every time, so that loading it again changes nothing.
 
 use std::io;
 
@@ -24,7 +24,7 @@ const BASE: u64 = 0x40_0000;
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
-    //! Code, ELF machine, segment alignment and Docker's name of x86-64.
+    //! Code, ELF machine, segment alignment and Docker's architecture name of x86-64.
     pub(super) const CODE: &str = "68024001004889e531ff4889ee31d26a08415a6a0e580f054889ef31f631d26a08\
         415ab8800000000f0583f811740d85c078e531ffb8e70000000f056aff5f31f66a015a4531d26a3d580f0585c07f\
         ecebc6";
@@ -35,7 +35,7 @@ mod arch {
 
 #[cfg(target_arch = "aarch64")]
 mod arch {
-    //! Code, ELF machine, segment alignment and Docker's name of arm64.
+    //! Code, ELF machine, segment alignment and Docker's architecture name of arm64.
     pub(super) const CODE: &str = "530088d23300a0f2f30f1ff8000080d2e1030091020080d2030180d2e81080d201\
         0000d4e0030091010080d2020080d2030180d2281180d2010000d41f440071a000005400ffff37000080d2c80b80\
         d2010000d400008092010080d2220080d2030080d2882080d2010000d41f0000712cffff54ecffff17";
@@ -94,8 +94,8 @@ fn append(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, data: &[u8]) -
     tar.append(&header, data)
 }
 
-/// The image as `docker load` takes it, and the id that an Engine with the classic image store
-/// gives it: the SHA-256 of its configuration.
+/// The image in the format of `docker load`, and its id in an Engine with the classic image store: the
+/// SHA-256 of its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxArchive {
     /// `sha256:…` of the configuration. An Engine with the containerd store has another id.
@@ -104,7 +104,7 @@ pub struct SandboxArchive {
     pub tar: Bytes,
 }
 
-/// Makes the archive.
+/// Builds the archive.
 ///
 /// # Errors
 /// None in practice: everything happens in memory and all names are short.
@@ -138,12 +138,12 @@ pub fn archive() -> io::Result<SandboxArchive> {
     })
 }
 
-/// Makes sure that the image sandboxes are created from is there, and returns its name.
+/// Ensures that the sandbox image is present, and returns its name.
 ///
-/// Ours is loaded without looking first: one small call that changes nothing when the image is
-/// there. An `override_image` is looked for, and pulled with the node's credentials when it is
-/// missing: pods' secrets are no business of it. Call this at start, and again when creating a
-/// sandbox answers that there is no such image.
+/// Our image is loaded without a check: one small call that changes nothing if the image is present. An
+/// `override_image` is inspected, and pulled with the node's credentials if it is missing: pods'
+/// secrets don't apply to it. Call this at start, and again when creating a sandbox fails because the
+/// image is missing.
 ///
 /// # Errors
 /// An error of the Engine.

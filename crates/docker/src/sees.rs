@@ -11,11 +11,10 @@ const NO_IMAGE: &str = "mirrorlet.invalid/none:0";
 /// Name of the container that is never made.
 const NO_CONTAINER: &str = "mirrorlet-never-made";
 
-/// Whether the Engine has something at that path.
+/// Whether the Engine sees something at that path.
 ///
-/// It is asked to make a container that binds the path, of an image that can't exist. An Engine
-/// checks the sources of binds first (400), and only then looks for the image (404), so nothing is
-/// ever made.
+/// Requests a container that binds the path, of an image that can't exist. An Engine checks the sources
+/// of binds first (400), and only then looks for the image (404), so nothing is ever created.
 ///
 /// # Errors
 /// The Engine gave neither answer.

@@ -1,10 +1,10 @@
-//! Walking a plan: its steps in order, a failed one ends the round.
+//! Executes a plan: its steps in order; a failed one ends the round.
 //!
-//! A stop under way is given up when the walk is cancelled: its pod is stopped next, with a grace
-//! that may be shorter. The Engine goes on with what it was asked for, which does no harm: the next
-//! stop of the same container takes effect beside it.
+//! A stop in progress is abandoned on cancellation: its pod is stopped next, with a grace period that
+//! may be shorter. The Engine continues the first stop, which does no harm: the next stop of the same
+//! container takes effect in addition.
 //!
-//! Runs of starts are walked together: a new sandbox and the containers that follow it overlap
+//! Consecutive starts are executed together: a new sandbox and the containers that follow it overlap
 //! (see [`start`](super::start)), and regular containers start independently of one another.
 //!
 //! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`).
@@ -113,8 +113,7 @@ impl Starter {
         self.killer.stop_container(stop).await
     }
 
-    /// Removes a container that is over, and says whether it is gone. One that stays is removed in
-    /// a later round.
+    /// Removes an ended container, and returns whether it is gone. If not, a later round removes it.
     async fn tidy_up(&self, pod: &Pod, id: &ContainerId, name: &str) -> bool {
         let Err(error) = self.remains.remove(&id.id).await else {
             return true;

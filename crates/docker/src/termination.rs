@@ -1,4 +1,4 @@
-//! Termination messages: what a container leaves behind for the one who asks why it ended.
+//! Termination messages: the files in which containers explain their end.
 //!
 //! Upstream: cri-dockerd and `pkg/kubelet/kuberuntime/kuberuntime_container.go`
 //! (`getTerminationMessage`).
@@ -17,7 +17,7 @@ const FALLBACK_LINES: u64 = 80;
 /// Bytes of the log's tail that stand in for a missing message.
 const FALLBACK_BYTES: usize = 2048;
 
-/// The termination message of an ended container; empty for one that runs or left none.
+/// The termination message of an ended container; empty if it runs or left none.
 pub(super) async fn message(
     engine: &dyn Engine,
     id: &str,
@@ -61,7 +61,7 @@ pub(super) async fn message(
     text
 }
 
-/// The path on the node of the file mounted at `path` in a container.
+/// The path on the node of the file that is mounted at `path` in a container.
 pub(super) fn source<'a>(found: &'a ContainerInspectResponse, path: &str) -> Option<&'a str> {
     found
         .mounts

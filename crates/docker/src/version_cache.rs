@@ -23,8 +23,7 @@ struct Known {
     reconnects: u64,
 }
 
-/// The Engine's version. Who asks while somebody asks already shares the answer; failures are
-/// not remembered.
+/// The Engine's version. Concurrent callers share one request; failures are not cached.
 pub(super) struct VersionCache {
     engine: SharedEngine,
     reconnects: AtomicU64,

@@ -1,9 +1,9 @@
-//! Lists and inspects: answers that grow with what authors of images and pods wrote.
+//! Lists and inspects: answers whose size depends on the authors of images and pods.
 //!
-//! Not through bollard, which decodes them whole, labels of images included. Here the body is
-//! [pruned](Pruner) as it comes, and only then decoded into bollard's models; fields that nobody uses
-//! are empty in them. Of an image's labels nothing is kept, so that one with 20 MiB of them costs no
-//! memory of the agent's, whatever its containers are.
+//! Not through bollard, which decodes them whole, including the labels of images. Here the body is
+//! [pruned](Pruner) as it arrives, and only then decoded into bollard's models; unused fields are empty
+//! in them. Labels of images are dropped, so that an image with 20 MiB of labels costs the agent no
+//! memory, however many containers it has.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -22,16 +22,16 @@ use mirrorlet_core::small::SmallCollect;
 /// Most bytes kept of a list: tens of thousands of containers, or of names of images. Beyond it the
 /// list fails.
 const LIST_MAX: usize = 64 << 20;
-/// Most bytes kept of what the Engine says of one container or image. Beyond it, that one can't be
-/// inspected.
+/// Maximum number of bytes kept of the Engine's answer about one container or image. A larger one can't
+/// be inspected.
 const INSPECT_MAX: usize = 1 << 20;
-/// Largest answer about an image. Each container of it has its labels, in each answer and event about
-/// it, and the Engine writes them anew each time. So one with more is not used at all: lists would
-/// take longer than their deadline in the end, and events be longer than the lines that are read.
-/// Real images have some ten KiB.
+/// Maximum size of an answer about an image. Each container of the image has its labels, in each answer
+/// and event about it, and the Engine writes them again each time. So an image with more is not used at
+/// all: otherwise lists would eventually take longer than their deadline, and events exceed the maximum
+/// line length. Real images have some ten KiB.
 const IMAGE_MAX: usize = 2 << 20;
 
-/// The parts of an answer that are read, and their limits.
+/// The parts of an answer that are decoded, and their limits.
 #[derive(Debug)]
 pub(super) struct Answer {
     keep: &'static Keep,
@@ -80,7 +80,7 @@ pub(super) static USERS: Answer = list(&Keep::Each(&Keep::Fields(
     &[("Mounts", Keep::Each(&Keep::Fields(&["Type", "Name"], &[])))],
 )));
 
-/// The list of images. The model wants labels to be there.
+/// The list of images. The model requires labels.
 pub(super) static IMAGES: Answer = list(&Keep::Each(&Keep::Fields(
     &[
         "Id",

@@ -1,7 +1,7 @@
-//! Files of containers: the Engine's own archive calls, which need no program in the image and
-//! work for containers that don't run, too.
+//! Files of containers: the Engine's own archive calls, which need no program in the image and also
+//! work for containers that don't run.
 //!
-//! Not through bollard, whose uploads hide when the Engine stops reading.
+//! Not through bollard, whose uploads don't notice when the Engine stops reading.
 
 use std::io;
 
@@ -64,7 +64,7 @@ impl BollardEngine {
             .boxed())
     }
 
-    /// Sends an archive for as long as it comes; the Engine's answer to all of it has a deadline.
+    /// Sends an archive without a time limit; the Engine's answer to it has a deadline.
     pub(super) async fn send_upload(&self, id: &str, path: &str, tar: TarInput) -> Result<()> {
         let (sent, all_sent) = oneshot::channel();
         let ending = futures::stream::once(async move {

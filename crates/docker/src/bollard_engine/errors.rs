@@ -8,8 +8,7 @@ use crate::engine::EngineError;
 use mirrorlet_core::api::with_causes;
 use mirrorlet_host::shortage::{WORDS, is_shortage};
 
-/// HTTP status given to an error that the Engine reported inside of a stream it had already
-/// answered 200 to, and without a code of its own.
+/// HTTP status of an error without a code that the Engine reported inside a stream after answering 200.
 pub(super) const STREAM_ERROR_STATUS: u16 = 500;
 
 /// Translates the error of `operation`, whose deadline is `after`.
@@ -44,7 +43,7 @@ pub(super) fn translate(
     }
 }
 
-/// The transport failed; the message has the cause with all its own causes.
+/// The transport failed; the message has the whole chain of causes.
 pub(super) fn unavailable(endpoint: &str, error: &dyn std::error::Error) -> EngineError {
     EngineError::Unavailable {
         endpoint: endpoint.to_owned(),

@@ -1,7 +1,7 @@
-//! Execs: made and looked at through bollard, their bytes over the connection itself.
+//! Execs: created and inspected through bollard, with their streams directly on the connection.
 //!
-//! bollard decodes what comes from a terminal by guessing, and loses bytes that look like a frame's
-//! header; so the connection is taken over (*hijacked*) and handed out raw.
+//! bollard decodes a terminal's output by guessing, and loses bytes that look like a frame's header; so
+//! the connection is *hijacked* and passed on as it is.
 
 use bollard::models::ExecConfig;
 use bytes::Bytes;
@@ -91,7 +91,7 @@ impl BollardEngine {
             .map(drop)
     }
 
-    /// Sends a request that takes over its connection, and returns that.
+    /// Sends a request that hijacks its connection, and returns the connection.
     pub(super) async fn hijack(
         &self,
         operation: Operation,

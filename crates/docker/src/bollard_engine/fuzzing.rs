@@ -1,4 +1,4 @@
-//! Everything that reads what the Engine answers, as functions of its bytes: for the fuzzer.
+//! All parsers of the Engine's answers, as functions of bytes, for the fuzzer.
 
 use bollard::models::{
     ContainerInspectResponse, ContainerSummary, ImageInspect, ImageSummary, NetworkInspect,
@@ -40,7 +40,7 @@ impl Answers {
     /// A list of containers.
     ///
     /// # Panics
-    /// The index isn't complete afterwards.
+    /// The index is incomplete afterwards.
     pub fn list(&self, json: &str) {
         let began = self.index.begin_list();
         let Some(listed) = read::<Vec<ContainerSummary>>(json) else {
@@ -99,15 +99,15 @@ impl Answers {
         }
     }
 
-    /// The header that says what is at a path.
+    /// The header with the metadata of a path.
     pub fn path_stat(&self, header: &str) {
         let _ = parse_path_stat(header.as_bytes());
     }
 
-    /// Asserts that what is known agrees with itself.
+    /// Asserts that the index is consistent.
     ///
     /// # Panics
-    /// It doesn't.
+    /// It is inconsistent.
     pub fn check(&self) {
         for status in self.index.statuses() {
             let uid: &PodUid = &status.uid;
@@ -118,10 +118,10 @@ impl Answers {
         assert!(self.index.pods(false).len() <= self.index.pods(true).len());
     }
 
-    /// The frames of a log, in one piece and byte by byte.
+    /// Decodes the frames of a log, in one piece and byte by byte.
     ///
     /// # Panics
-    /// The pieces make a difference.
+    /// The results differ.
     pub fn log(bytes: &[u8]) {
         let whole = frames(bytes.chunks(bytes.len().max(1)));
         assert_eq!(whole, frames(bytes.chunks(1)), "pieces make no difference");

@@ -1,4 +1,4 @@
-//! Streams of JSON, one message a line: events, pulls, loads.
+//! Streams of JSON with one message per line: events, pulls, loads.
 
 use std::io;
 
@@ -51,7 +51,7 @@ impl Decoder for Lines {
     }
 }
 
-/// The data of a body, chunk by chunk as it comes.
+/// The data of a body, chunk by chunk as it arrives.
 pub(super) fn chunks(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Send + Unpin {
     Box::pin(
         BodyStream::new(body)

@@ -1,7 +1,7 @@
-//! The real [`Engine`]: bollard's verbs over a connection of our own.
+//! The real [`Engine`]: bollard's calls over our own connections.
 //!
-//! Built without touching the Engine, so that the agent can start before it. Every call has a
-//! deadline that covers the whole answer, body included, since bollard's own covers the head only.
+//! Created without contacting the Engine, so that the agent can start first. Every call has a deadline
+//! that covers the whole answer, including the body; bollard's own covers the headers only.
 //!
 //! The calls are in one file because they are one `impl` of the trait; their parts are in the modules
 //! below.
@@ -72,8 +72,8 @@ const BRIDGE_ID_LEN: usize = 12;
 /// How an Engine begins to say that it is older than the API version in the path.
 const TOO_NEW: &str = "client version ";
 
-/// bollard's own timeout, in seconds: out of the way, since every call here has its own deadline
-/// and the stop of a container with a long grace must not be cut.
+/// bollard's own timeout, in seconds: so long that it never applies, because every call here has its
+/// own deadline and the stop of a container with a long grace period must not be interrupted.
 const BOLLARD_TIMEOUT_SECONDS: u64 = 7 * 24 * 3600;
 
 /// A Docker Engine reached through bollard.
@@ -86,11 +86,11 @@ pub struct BollardEngine {
 }
 
 impl BollardEngine {
-    /// An Engine at `unix://PATH`, `tcp://HOST:PORT` or `http://HOST:PORT`. Does not connect:
-    /// while nobody listens there, every call says so.
+    /// Returns an Engine at `unix://PATH`, `tcp://HOST:PORT` or `http://HOST:PORT`. Does not connect:
+    /// while it is down, every call fails.
     ///
     /// # Errors
-    /// The address can't be understood.
+    /// The address is invalid.
     pub fn connect(endpoint: &str) -> Result<Self> {
         let unusable = |cause: String| EngineError::Unavailable {
             endpoint: endpoint.to_owned(),
@@ -153,7 +153,8 @@ impl BollardEngine {
         }
     }
 
-    /// The seam's error; forgets the API version when the Engine has gone away, or came back older.
+    /// Converts an error to the seam's; forgets the API version if the Engine has gone away, or came
+    /// back older.
     fn failed(&self, operation: Operation, after: Duration, error: Error) -> EngineError {
         let error = errors::translate(&self.endpoint, operation.as_str(), after, error);
         let changed = match &error {

@@ -1,29 +1,29 @@
-//! Reads large JSON answers in little memory: only wanted fields are kept, byte by byte as they come.
+//! Reads large JSON answers in little memory: keeps only wanted fields, and works byte by byte.
 //!
-//! The Engine puts all labels of an image into the answers about each of its containers, and nothing
-//! bounds them. Decoded whole, they would cost several times their size.
+//! The Engine includes all labels of an image in the answers about each of its containers, without any
+//! limit. Decoded whole, they would cost several times their size.
 //!
-//! PURE: bytes in, bytes out. Only the structure is looked at; what is not JSON comes out as
-//! something that isn't, and fails to be decoded.
+//! PURE: bytes in, bytes out. Only the structure is checked; invalid JSON stays invalid, and fails to
+//! decode.
 
-/// Longest string that is kept, in bytes; a longer one becomes empty. Names, paths and ids are far
-/// shorter; an error of a start may quote a long command.
+/// Maximum length of a kept string, in bytes; a longer one becomes empty. Names, paths and ids are far
+/// shorter; the error of a start may quote a long command.
 pub(super) const TEXT_MAX: usize = 64 << 10;
 /// So many bytes kept, and of strings that follow only short ones are: all containers stay in a list,
 /// whatever their labels say.
 const AMPLE: usize = 16 << 20;
-/// Longest string kept beyond [`AMPLE`], in bytes: as long as the longest label that says whose a
-/// container is, the path of its log.
+/// Maximum length of a kept string beyond [`AMPLE`], in bytes: that of the longest label with a
+/// container's owner, the path of its log.
 const SHORT_TEXT_MAX: usize = 1 << 10;
 /// Longest key that is compared, in bytes; members with longer ones are dropped.
 const KEY_MAX: usize = 256;
 
-/// The wanted parts of a value. Of a string, a number, `true` or `null`, that is always the whole.
+/// The wanted parts of a value. A string, a number, `true` or `null` is always kept whole.
 #[derive(Debug)]
 pub(super) enum Keep {
     /// Everything.
     All,
-    /// Some members of an object whole, and these parts of others.
+    /// Some members of an object as a whole, and these parts of others.
     Fields(&'static [&'static str], &'static [(&'static str, Keep)]),
     /// These parts of each element of an array, or of each member of an object.
     Each(&'static Keep),
@@ -32,11 +32,11 @@ pub(super) enum Keep {
 /// Where in the text the next byte is.
 #[derive(Debug, Clone, Copy)]
 enum Mode {
-    /// Between the members and elements of the innermost open value, or outside of all.
+    /// Between the members and elements of the innermost open value, or outside all values.
     Between,
     /// In a key of an object.
     Key { escaped: bool },
-    /// In a string; `start` is where it begins in the output.
+    /// In a string; `start` is its beginning in the output.
     Text {
         kept: bool,
         full: bool,

@@ -1,8 +1,8 @@
 //! The calls whose answer is a stream: events, pulls and logs.
 //!
-//! Not through bollard: it hides when a subscription was accepted, fails a whole stream over an
-//! enum value it does not know, drops the code of a pull's error, encodes credentials in the
-//! wrong alphabet and guesses at the framing of terminals.
+//! Not through bollard: it doesn't report when a subscription was accepted, fails a whole stream over
+//! an unknown enum value, drops the code of a pull's error, encodes credentials in the wrong alphabet
+//! and guesses at the framing of terminals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,8 +46,8 @@ const EVENTS: [&str; 9] = [
     "create", "start", "kill", "die", "stop", "oom", "pause", "unpause", "destroy",
 ];
 
-/// The image events that change which image a name refers to, and the one of networks after which a
-/// pod may have no address.
+/// The image events that change the image of a name, and the network event after which a pod may have
+/// no address.
 const OTHER_EVENTS: [&str; 7] = [
     "delete", "import", "load", "pull", "tag", "untag", DISCONNECT,
 ];
@@ -59,7 +59,7 @@ const DISCONNECT: &str = "disconnect";
 const REGISTRY_AUTH: &str = "X-Registry-Auth";
 
 impl BollardEngine {
-    /// Sends a request and waits for the head of a good answer.
+    /// Sends a request and waits for the headers of a successful answer.
     pub(super) async fn open(
         &self,
         operation: Operation,
@@ -165,7 +165,7 @@ impl BollardEngine {
     }
 }
 
-/// The error of an answer that is none of those hoped for.
+/// Returns the error of an unexpected answer.
 pub(super) async fn refused(response: Response<Incoming>) -> Error {
     Error::DockerResponseServerError {
         status_code: response.status().as_u16(),
@@ -274,8 +274,7 @@ struct WireEvent {
     time_nano: Option<i64>,
 }
 
-/// The event in a line. One that can't be understood is left out: the seldom list finds what it
-/// was about.
+/// Parses the event in a line. An invalid one is skipped: the infrequent list finds the change.
 pub(super) fn event(line: &str) -> Option<EventMessage> {
     match serde_json::from_str::<WireEvent>(line) {
         Ok(wire) => Some(EventMessage {

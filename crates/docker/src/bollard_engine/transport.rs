@@ -1,8 +1,8 @@
-//! One HTTP connection to the Engine per request, opened when it is needed.
+//! HTTP connections to the Engine, one per request, opened on demand.
 //!
-//! bollard's own transports refuse to exist while the socket is missing and send paths without
-//! an API version, so that the Engine answers in the newest dialect it knows. This one is
-//! plugged in below bollard's verbs, and serves the streams that bollard would decode wrongly.
+//! bollard's own transports can't be created while the socket is missing and send paths without an API
+//! version, so that the Engine answers in its newest version. This one replaces them below bollard's
+//! calls, and also serves the streams that bollard would decode wrongly.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,17 +25,17 @@ use mirrorlet_host::socket::keep_alive;
 /// TCP this is three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A connection over TCP that is silent that long is probed, then every [`KEEPALIVE_INTERVAL`], and given
-/// up after [`KEEPALIVE_PROBES`], as one to an API server: a stream of events says nothing by itself
-/// about an Engine whose machine or route is gone.
+/// A TCP connection that is silent this long is probed, then every [`KEEPALIVE_INTERVAL`], and closed
+/// after [`KEEPALIVE_PROBES`], like one to an API server: a stream of events does not notice by itself
+/// that the Engine's machine or route is gone.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// See [`KEEPALIVE`].
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// See [`KEEPALIVE`].
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Bytes of an answer that are read ahead of whoever takes it, and the largest head. hyper's own
-/// bound is 400 KiB, which a log would hold for each client that doesn't read it.
+/// Bytes of an answer that are read before they are consumed, and the maximum size of its headers.
+/// hyper's default is 400 KiB, which a log would hold for each client that doesn't read it.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The address of an Engine.
@@ -98,7 +98,7 @@ impl ApiVersion {
 
 mirrorlet_core::display!(ApiVersion, "{}.{}", major, minor);
 
-/// Opens connections, and remembers which API version was agreed on.
+/// Opens connections, and caches the negotiated API version.
 #[derive(Debug)]
 pub(super) struct Transport {
     address: Address,
@@ -117,7 +117,7 @@ impl Transport {
         }
     }
 
-    /// The agreed version, unless it has to be agreed on first.
+    /// The negotiated version; none if it must be negotiated first.
     pub(super) fn agreed(&self) -> Option<ApiVersion> {
         (!self.stale.load(Ordering::Acquire))
             .then(|| self.last_agreed())
@@ -136,13 +136,13 @@ impl Transport {
         self.stale.store(false, Ordering::Release);
     }
 
-    /// The Engine went away: another one may answer next time.
+    /// Forgets the version, because the Engine went away: another one may answer next time.
     pub(super) fn disagree(&self) {
         self.stale.store(true, Ordering::Release);
     }
 
-    /// Sends a request on a connection of its own. The connection ends with the response's body,
-    /// or when that is dropped.
+    /// Sends a request on its own connection, which is closed after the response's body, or when that
+    /// is dropped.
     pub(super) async fn send<B>(&self, mut request: Request<B>) -> Result<Response<Incoming>, Error>
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -153,8 +153,8 @@ impl Transport {
         self.exchange(request).await
     }
 
-    /// Sends a request that asks for the connection itself. An answer of 101 gives it
-    /// (`hyper::upgrade::on`); any other is an answer as to [`send`](Self::send).
+    /// Sends a request that hijacks the connection. A 101 answer provides it (`hyper::upgrade::on`);
+    /// any other answer is like that of [`send`](Self::send).
     pub(super) async fn hijack<B>(
         &self,
         mut request: Request<B>,

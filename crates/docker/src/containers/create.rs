@@ -17,9 +17,9 @@ use mirrorlet_core::observed::ContainerState;
 /// Times a create is tried again after it collided with something of ours that was in its way.
 const CREATE_ATTEMPTS: usize = 3;
 
-/// How long a name may be taken by nobody until another one is used, and how often it is looked
-/// into: a create that is under way holds its name before it can be inspected, and two containers
-/// in one place would be one too many. Longer than a create takes on slow storage.
+/// How long a name may be taken without a container that can be inspected before another name is used,
+/// and how often that is checked: a create in progress reserves its name before the container can be
+/// inspected, and there must not be two containers. Longer than a create takes on slow storage.
 const GHOST_WAIT: Duration = Duration::from_secs(5);
 const GHOST_POLL: Duration = Duration::from_millis(100);
 
@@ -29,8 +29,8 @@ const UNANSWERED_MAX: usize = 512;
 /// SHA-256 of what a container was to be made of.
 type Digest = [u8; 32];
 
-/// The names of containers that the Engine did not create within the deadline of the call, by pod, and
-/// what they were to be made of. It may create them later.
+/// The names and configurations of containers, by pod, that the Engine did not create within the
+/// deadline of the call. It may create them later.
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered(parking_lot::Mutex<BTreeMap<PodUid, BTreeMap<String, Digest>>>);
 
@@ -61,8 +61,8 @@ impl Unanswered {
 }
 
 impl Containers {
-    /// Starts a container and records the result in the index. The wait for a turn doesn't count against
-    /// the turn within which that is done.
+    /// Starts a container and records the result in the index. The wait for a turn doesn't count
+    /// towards the enclosing turn `within`.
     pub(crate) async fn start(&self, id: &str, within: Option<&Since>) -> Result<(), EngineError> {
         let mut turn = Turn::begin_within(&self.changes, within).await;
         let started = turn.bound(self.engine.start_container(id)).await;
@@ -75,11 +75,11 @@ impl Containers {
         started
     }
 
-    /// Creates a container exactly once: a name that is taken is looked into. Waits for turns don't count
-    /// against the turn within which that is done.
+    /// Creates a container exactly once: if the name is taken, its container is inspected. Waits for
+    /// turns don't count towards the enclosing turn.
     ///
-    /// One that was there ([late](Made::Late), [found](Made::Found)) has the labels of the request. What
-    /// else it was made of may be older where it was found.
+    /// An existing container ([late](Made::Late), [found](Made::Found)) has the labels of the request.
+    /// The rest of its configuration may be older if it was found.
     pub(crate) async fn create(
         &self,
         request: Request,
@@ -231,10 +231,9 @@ impl Containers {
 pub(crate) enum Made {
     /// It was created.
     New(String),
-    /// It was there: created by a call of this agent that took longer than its deadline, and asked for
-    /// the same.
+    /// It existed: created by an identical call of this agent that took longer than its deadline.
     Late(String),
-    /// It was there: created by another call that was not answered, or by an agent before this one.
+    /// It existed: created by another unanswered call, or by an earlier agent.
     Found(String),
 }
 
@@ -253,8 +252,8 @@ enum Holder {
     Identical(String),
     /// Nobody any more.
     Removed,
-    /// Nobody the Engine knows: it went just now, it is only being created by a call of an agent
-    /// before this one, or its name is stuck in the Engine's books.
+    /// Unknown to the Engine: it was just removed, it is being created by a call of an earlier agent,
+    /// or its name is stuck in the Engine's state.
     Ghost,
     /// Somebody else's container, which is none of our business.
     Foreign,
@@ -271,7 +270,7 @@ fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
     )
 }
 
-/// Digest of what a container is made of, but for the file of its termination message: each request has
+/// Digest of a container's configuration, without the file of its termination message: each request has
 /// a new one.
 fn digest(body: &ContainerCreateBody, kind: &Kind) -> Option<Digest> {
     let mut body = body.clone();

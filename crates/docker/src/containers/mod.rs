@@ -1,5 +1,5 @@
-//! Our containers on the Engine: listed, looked at, created, started and stopped, and the
-//! [index](super::index) that records all that.
+//! Our containers on the Engine: list, inspect, create, start and stop, and the [index](super::index)
+//! that records the results.
 
 mod create;
 mod turn;
@@ -29,20 +29,19 @@ pub(super) struct Containers {
     pub(super) engine: SharedEngine,
     pub(super) owner: String,
     pub(super) index: Index,
-    /// Bounds the calls that change something and begin together. Fair: turns are given in the order
-    /// asked.
+    /// Limits concurrent calls that change something. Fair: turns are given in the order of requests.
     pub(super) changes: Turns,
     listing: Mutex<()>,
     /// The network mode of new sandboxes, until the first list was compared with it.
     new_pods: parking_lot::Mutex<Option<String>>,
-    /// Pods that another agent on the Engine was found to run, until that was reported.
+    /// Pods that another agent on the Engine was found to run; cleared once reported.
     pub(super) twins: parking_lot::Mutex<BTreeSet<PodUid>>,
     /// The containers that the Engine was too slow to create.
     pub(super) unanswered: create::Unanswered,
 }
 
 impl Containers {
-    /// Those of `owner`, with so many calls at a time that change something.
+    /// The containers of `owner`, with at most that many concurrent calls that change something.
     pub(super) fn new(engine: SharedEngine, owner: String, concurrency: usize) -> Self {
         Self {
             engine,
@@ -56,7 +55,8 @@ impl Containers {
         }
     }
 
-    /// The same, which report once the pods that run in another network than that one, in which new pods are.
+    /// The same, and reports once the pods that run in another network than this one, in which new pods
+    /// run.
     #[must_use]
     pub(super) fn with_new_pods_in(self, network: Option<&str>) -> Self {
         *self.new_pods.lock() = Some(sandbox_mode(network).to_owned());
@@ -90,7 +90,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Inspects a container if, and for as long as, that would show something new.
+    /// Inspects a container while that can show something new.
     pub(super) async fn freshen(&self, id: &str) -> Result<()> {
         let Some(record) = self.index.get(id) else {
             return Ok(());
@@ -112,8 +112,8 @@ impl Containers {
         Ok(())
     }
 
-    /// Whether another instance of what is about to be started runs, or is being started by a
-    /// user. The Engine answers an inspect only once a start that is under way is over.
+    /// Whether another instance of a container that is about to be started runs, or is being started by
+    /// a user. The Engine answers an inspect only once a start in progress is over.
     pub(super) async fn runs_already(
         &self,
         pod: &PodUid,
@@ -162,7 +162,7 @@ impl Containers {
         .await
     }
 
-    /// Refuses a container of which it is known that it does not run.
+    /// Refuses a container that is known not to run.
     pub(super) fn check_running(&self, id: &ContainerId) -> Result<()> {
         let state = self.index.get(&id.id).map(|record| record.state);
         match state {
@@ -183,7 +183,7 @@ impl Containers {
         }
     }
 
-    /// Stops a container; one that has ended or is gone is success.
+    /// Stops a container; success if it has ended or is gone.
     pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let asked = self.index.get(id).map_or(0, |record| record.touched);
         self.index.stopping(id);
@@ -219,7 +219,7 @@ pub(super) fn runtime_error(error: &RuntimeError) -> SyncError {
     SyncError::new(reason, error.to_string())
 }
 
-/// Whether a sandbox, which was created in the network `own`, is in the network `other`: they are the same,
+/// Whether a sandbox that was created in the network `own` is in the network `other`: they are equal,
 /// or one is the name and the other one the id of the same network.
 fn is_in(summary: &ContainerSummary, own: &str, other: &str) -> bool {
     let settings = summary.network_settings.as_ref();
@@ -232,8 +232,8 @@ fn is_in(summary: &ContainerSummary, own: &str, other: &str) -> bool {
         })
 }
 
-/// The networks other than that of `mode` in which pods run, with the number of their pods. An agent with
-/// another `--network` has left them there.
+/// Networks with pods other than that of `mode`, with the number of their pods. An agent with another
+/// `--network` has left them there.
 pub(super) fn in_other_networks(
     listed: &[(ContainerSummary, OurContainer)],
     mode: &str,

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-/// How long work that has no end counts among what goes on together. Longer than an Engine on slow
-/// storage takes for a create or a start, and so short that calls that hang delay others by seconds.
+/// How long unfinished work counts towards the limit. Longer than an Engine on slow storage takes for a
+/// create or a start, and short enough that hanging calls delay others only by seconds.
 const UNANSWERED_MAX: Duration = Duration::from_secs(10);
 
-/// How many pieces of work may hang without a turn, for each turn that there is; what hangs beyond that
-/// keeps its turn. With the 16 turns that `--engine-concurrency` gives by default, an Engine that is
-/// slow with everything has at most 16 + 128 calls under way, not 16 more every 10 s; and as many
-/// calls have to hang before all others wait, until the first one ends, at its deadline after 2 min.
+/// How many pieces of work may hang without a turn, per turn; any further ones keep their turn. With
+/// the 16 turns of `--engine-concurrency` by default, an Engine that is slow with everything has at
+/// most 16 + 128 calls in progress, not 16 more every 10 s; and all others wait only when as many calls
+/// hang, until the first one ends, at its deadline after 2 min.
 const HANGING_PER_TURN: usize = 8;
 
 /// So many turns.
@@ -41,7 +41,7 @@ impl Turns {
     }
 }
 
-/// Since when the work of a turn waits for no other turn; none while it does.
+/// The time since when the work of a turn waits for no other turn; none while it does.
 #[derive(Clone)]
 pub(crate) struct Since(Arc<Mutex<Option<Instant>>>);
 
@@ -50,7 +50,7 @@ impl Since {
         *self.0.lock() = since;
     }
 
-    /// When the work will have had no end for too long; none once that is so.
+    /// When the work will have taken too long; none once it has.
     fn end(&self) -> Option<Instant> {
         let now = Instant::now();
         let since = *self.0.lock();
@@ -59,8 +59,8 @@ impl Since {
     }
 }
 
-/// One of so many turns. It is given back when dropped, or when the work that it is for hangs: what
-/// one pod waits for is no reason to let all others wait.
+/// One turn of a limited number. It is released when dropped, or when its work hangs: one pod's hanging
+/// call must not block all others.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     /// Of a turn, or of what hangs without one.
@@ -70,7 +70,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    /// Waits for a turn, in the order asked.
+    /// Waits for a turn, in the order of requests.
     pub(crate) async fn begin(turns: &'a Turns) -> Self {
         // They are never closed.
         let permit = turns.free.acquire().await.ok();
@@ -82,7 +82,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Waits for a turn within the work of another one, against which that wait doesn't count.
+    /// Waits for a turn within the work of another one, towards which that wait doesn't count.
     pub(crate) async fn begin_within(turns: &'a Turns, other: Option<&Since>) -> Self {
         let set = |since| {
             if let Some(other) = other {
@@ -95,13 +95,13 @@ impl<'a> Turn<'a> {
         turn
     }
 
-    /// For turns that are waited for within the work of this one.
+    /// A handle for turns that are waited for within the work of this one.
     pub(crate) fn since(&self) -> Since {
         self.since.clone()
     }
 
-    /// Awaits work to its end. The turn is given back early where that takes too long, unless too much
-    /// hangs already.
+    /// Awaits work to its end. The turn is released early if that takes too long, unless too much hangs
+    /// already.
     pub(crate) async fn bound<F: Future>(&mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if self.hangs {

@@ -1,4 +1,4 @@
-//! A command run to its end, for probes, hooks and whoever wants its output.
+//! Runs a command to its end, for probes, hooks and callers that need its output.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use mirrorlet_runtime::{
 };
 
 impl Execs {
-    /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container). Calls that
-    /// fail for a shortage of this machine are made again for `retries`; the command runs once.
+    /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container). Calls that fail
+    /// because this machine lacks a resource are retried for `retries`; the command runs once.
     pub(crate) async fn run_command(
         &self,
         id: &ContainerId,

@@ -1,7 +1,7 @@
-//! Commands in containers: made, started, read to their end, and ended when nobody waits any more.
+//! Commands in containers: created, started, read to their end, and killed when they are abandoned.
 //!
-//! An exec costs three Engine calls: create, start, inspect. That a container does not run is what
-//! the create says, unless it is known already.
+//! An exec costs three Engine calls: create, start, inspect. The create fails if the container is not
+//! running, unless that is known already.
 
 mod command;
 pub(super) mod process;
@@ -27,8 +27,8 @@ use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ExecOptions, Result, RuntimeError};
 
-/// Pauses between looks at an exec whose streams have ended: the Engine learns of the end of a
-/// process after its streams', usually at once.
+/// Pauses between inspects of an exec whose streams have ended: the Engine notices the end of a process
+/// after that of its streams, usually at once.
 const LOOKS: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(2), Duration::from_secs(1));
 /// How long after the end of its streams an exec may still count as running.
@@ -41,7 +41,7 @@ const EXEC: &str = "exec";
 /// The same of a command that outlived its time and could not be ended.
 const EXEC_GOES_ON: &str = "exec, whose process could not be killed and keeps running,";
 
-/// The task that watches for the ends of execs: a caller that drops one need not wait until its
+/// The task that waits for execs to end, so that a caller that drops one need not wait until its
 /// process is gone.
 #[derive(Debug, Clone, Default)]
 pub struct ExecSessions {
@@ -49,7 +49,7 @@ pub struct ExecSessions {
 }
 
 impl ExecSessions {
-    /// Waits for `cancel`, and then until every exec that is under way has been ended.
+    /// Waits for `cancel`, and then until every exec in progress has been ended.
     pub async fn run(self, cancel: CancellationToken) {
         cancel.cancelled().await;
         self.tracker.close();
@@ -79,7 +79,7 @@ struct Exec {
 /// The result of ending an exec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It has no process, and never had one: the Engine answers a start before there is a process.
+    /// It never had a process: the Engine answers a start before there is a process.
     NeverBegan,
     /// Its process has ended, or is gone with its container.
     Ended,
@@ -109,7 +109,7 @@ impl Execs {
         }
     }
 
-    /// Returns the task that watches for the ends of execs.
+    /// Returns the task that waits for execs to end.
     pub(super) fn sessions(&self) -> ExecSessions {
         self.sessions.clone()
     }
@@ -192,7 +192,7 @@ impl Drop for Exec {
     }
 }
 
-/// Looks, less and less often, until a look finds something; none when that takes too long.
+/// Calls `look`, at growing intervals, until it finds something; none if that takes too long.
 async fn found_within<T, E, L>(wait: Duration, mut look: impl FnMut() -> L) -> Result<Option<T>, E>
 where
     L: Future<Output = Result<Option<T>, E>>,
@@ -208,8 +208,7 @@ where
     }
 }
 
-/// Ends the process of an exec, and waits until the Engine knows that it has ended. One that goes on is
-/// an error.
+/// Kills the process of an exec, and waits until the Engine has noticed its end. Fails if it continues.
 async fn end(engine: &SharedEngine, exec: &str, container: &str) -> End {
     let why = match try_end(engine, exec, container).await {
         Ok(End::GoesOn) => "its process is not visible from here, or does not exit".to_owned(),

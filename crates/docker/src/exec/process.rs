@@ -1,11 +1,11 @@
-//! Ends the process of an exec, which the Engine can start and not end.
+//! Kills the process of an exec, which the Engine can start but not stop.
 //!
-//! The Engine returns its process id as its own host has it. Where that is our process namespace too
-//! the process is found under `/proc`, shown to be of its container by its control group, and
-//! killed through a descriptor, so that a number that was given away meanwhile hits nobody. The
-//! Engine starts every exec in a session of its own, which what it starts inherits: all of that
-//! ends with it, also what no longer has it as an ancestor. Who made a session of their own and
-//! gave up their parent is not found; nor would a terminal's hang-up find them.
+//! The Engine returns its process id in the host's PID namespace. If the agent is in the same
+//! namespace, the process is found under `/proc`, verified to belong to its container by its control
+//! group, and killed through a pidfd, so that a reused id hits no other process. The Engine starts
+//! every exec in its own session, which its children inherit: all of the session is killed, including
+//! processes that no longer descend from it. Processes that created a session of their own and left
+//! their parent are not found; nor would a terminal's hang-up reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use mirrorlet_core::small::SmallCollect;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How often the processes are looked through: what is killed may have started others meanwhile.
+/// Maximum number of passes over the processes: killed ones may have started others meanwhile.
 const ROUNDS_MAX: usize = 20;
 /// Pause between two rounds, within which the killed ones go.
 const ROUND_PAUSE: Duration = Duration::from_millis(5);
@@ -44,8 +44,8 @@ impl Proc {
     }
 }
 
-/// Living processes of `leader`'s session, and its descendants, sorted. Looks at each process once: whoever runs
-/// in a container may have a chain of tens of thousands.
+/// Living processes of `leader`'s session, and its descendants, sorted. Visits each process once: a
+/// container may have a chain of tens of thousands.
 fn members(processes: &BTreeMap<i32, Proc>, leader: i32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (pid, process) in processes {
@@ -81,15 +81,15 @@ fn processes(proc: &Path) -> BTreeMap<i32, Proc> {
         .collect_map()
 }
 
-/// Whether a process is in the control group of a container: its path holds the container's id
-/// with every driver, also as seen from within another control group.
+/// Whether a process is in the control group of a container: its path contains the container's id with
+/// every driver, also as seen from another control group.
 pub(crate) fn is_of_container(pid: i32, container: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cgroup"))
         .is_ok_and(|text| !container.is_empty() && text.contains(container))
 }
 
-/// Kills the process and its session, as far as they are of that container. Says how many it
-/// killed; with none, the process can't be seen from here, or has ended.
+/// Kills the process and its session, as far as they belong to that container. Returns the number of
+/// killed processes; with none, the process can't be seen from here, or has ended.
 pub(super) fn kill_session(leader: i32, container: &str) -> usize {
     let mut killed = 0;
     for round in 0..ROUNDS_MAX {

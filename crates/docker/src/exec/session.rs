@@ -1,4 +1,4 @@
-//! The streams of a process: of a command, or of a container's own main process.
+//! The streams of a process: of a command, or of a container's main process.
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ pub(super) fn info(state: &State) -> SystemInfo {
     }
 }
 
-/// The id of an image: the one it was given, or a hash of its name.
+/// The id of an image: the configured one, or a hash of its name.
 pub(super) fn image_id(name: &str, image: &FakeImage) -> String {
     if image.id.is_empty() {
         digest(name.as_bytes())

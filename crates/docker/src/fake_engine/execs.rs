@@ -1,4 +1,4 @@
-//! Execs of the fake Engine: what they write and what they come to is scripted by program.
+//! Execs of the fake Engine: their output and exit codes are scripted by program.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct ExecScript {
     pub exit_code: i32,
     /// Whether it ends only with its container after that.
     pub hangs: bool,
-    /// Its process id; none where the fake has no process to show.
+    /// Its process id; none if the fake has no process to show.
     pub pid: Option<i32>,
 }
 
@@ -74,7 +74,7 @@ impl State {
             .ok_or_else(|| api_error(404, format!("No such exec instance: {exec}")))
     }
 
-    /// Starts it; what it writes, and where to write that to.
+    /// Starts it; returns its output, and the pipe for it.
     pub(super) fn start_exec(&mut self, exec: &str) -> Result<(BytesMut, Pipe, DuplexStream)> {
         let found = self.exec(exec)?;
         if std::mem::replace(&mut found.started, true) {
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// Ends what still runs in a container that has ended.
+    /// Ends the execs in a container that has ended.
     pub(super) fn end_execs(&mut self, container: &str) {
         let made = self.execs.made.iter_mut();
         for exec in made.filter(|exec| exec.state.running && exec.container == container) {

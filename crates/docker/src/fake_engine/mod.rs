@@ -1,8 +1,8 @@
-//! `FakeEngine`: a Docker Engine in memory, for tests of what stands on the seam.
+//! `FakeEngine`: a Docker Engine in memory, for tests of the code above the [`Engine`] trait.
 //!
-//! It keeps containers and images and answers as the real one does, in the same words. Faults are
-//! scripted per call, before or after it takes effect; calls can be held back; events can be
-//! dropped and their streams cut. Its clock stands still unless something happens.
+//! It has containers and images and answers as the real one does, in the same words. Faults are
+//! scripted per call, before or after its effect; calls can be blocked; events can be dropped and their
+//! streams cut. Its clock only moves when something happens.
 //!
 //! The calls are in one file because they are one `impl` of the trait; their effects are in `state`.
 
@@ -44,12 +44,12 @@ pub use state::{FakeImage, PullScript, StartScript};
 /// Address in the fake's errors.
 const ENDPOINT: &str = "fake://engine";
 
-/// Whether a scripted failure happens instead of the call's effect or after it.
+/// Whether a scripted failure replaces the call's effect or follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
     /// The call has no effect.
     Before,
-    /// The call has its effect, and its answer is lost.
+    /// The call has its effect, but its answer is lost.
     After,
 }
 
@@ -67,7 +67,7 @@ struct Fault {
 pub struct Call {
     /// The container.
     pub operation: Operation,
-    /// Its name, id, image or owner, as passed; empty where it takes none.
+    /// The name, id, image or owner in the call; empty if it has none.
     pub target: String,
 }
 
@@ -116,7 +116,7 @@ impl FakeEngine {
         self.state.lock().images.insert(name.to_owned(), image);
     }
 
-    /// Removes an image behind everybody's back, as `docker image prune` does.
+    /// Removes an image without an event, as `docker image prune` does.
     pub fn prune_image(&self, name: &str) {
         self.state.lock().images.remove(name);
     }
@@ -131,15 +131,15 @@ impl FakeEngine {
         self.state.lock().starts.insert(image.to_owned(), script);
     }
 
-    /// Sets the behaviour of commands of that program. Without a script they end at once, with 0
-    /// and no output.
+    /// Sets the behaviour of commands of that program. Without a script they end at once, with exit
+    /// code 0 and no output.
     pub fn script_exec(&self, program: &str, script: ExecScript) {
         let mut state = self.state.lock();
         state.execs.scripts.insert(program.to_owned(), script);
     }
 
-    /// Lets the next call of that operation fail, of any target or of one whose name contains
-    /// `target`. Several failures for the same call happen one call after the other.
+    /// Makes the next call of that operation fail, for any target or for one whose name contains
+    /// `target`. Several failures for the same call apply to consecutive calls.
     pub fn fail(
         &self,
         operation: Operation,
@@ -160,22 +160,22 @@ impl FakeEngine {
         self.hold_of(operation, "");
     }
 
-    /// Holds back all calls of that operation for targets whose name, or whose container's name,
-    /// contains `target`, until [`release`](Self::release).
+    /// Blocks all calls of that operation for targets whose name, or whose container's name, contains
+    /// `target`, until [`release`](Self::release).
     pub fn hold_of(&self, operation: Operation, target: &str) {
         self.held.send_modify(|held| {
             held.insert((operation, target.to_owned()));
         });
     }
 
-    /// Lets held calls of that operation go on.
+    /// Releases blocked calls of that operation.
     pub fn release(&self, operation: Operation) {
         self.held.send_modify(|held| {
             held.retain(|(of, _)| *of != operation);
         });
     }
 
-    /// Lets the Engine be away (every call fails, event streams break) or back.
+    /// Makes the Engine unavailable (every call fails, event streams break) or available.
     pub fn set_available(&self, available: bool) {
         let mut state = self.state.lock();
         state.available = available;
@@ -184,17 +184,17 @@ impl FakeEngine {
         }
     }
 
-    /// Lets networks give an address to what starts from now on, or none.
+    /// Sets whether networks give an address to containers that start from now on.
     pub fn give_addresses(&self, given: bool) {
         self.state.lock().without_addresses = !given;
     }
 
-    /// Lets its root directory be that one.
+    /// Sets its root directory.
     pub fn keep_files_in(&self, directory: &str) {
         directory.clone_into(&mut self.state.lock().root_dir);
     }
 
-    /// Lets images be those of the containerd at that address.
+    /// Sets the address of the containerd that has the images.
     pub fn leave_images_to_containerd(&self, address: &str) {
         self.state.lock().containerd = Some(address.to_owned());
     }
@@ -235,8 +235,8 @@ impl FakeEngine {
         self.state.lock().end(container, 137, true, true);
     }
 
-    /// A crash of the Engine without live-restore: running containers are lost with code 255 and
-    /// there is no event of it; event streams break.
+    /// Simulates a crash of the Engine without live-restore: running containers end with code 255 and
+    /// without an event; event streams break.
     pub fn crash(&self) {
         let mut state = self.state.lock();
         state.lose_all_running();
@@ -250,19 +250,19 @@ impl FakeEngine {
         }
     }
 
-    /// From now on the log of a container doesn't end after what it has.
+    /// Makes the log of a container stay open after its content.
     pub fn hang_logs(&self, container: &str) {
         if let Some(container) = self.state.lock().find_mut(container) {
             container.log_hangs = true;
         }
     }
 
-    /// Sets the clock. It moves on by a millisecond with everything that happens.
+    /// Sets the clock. Each event advances it by a millisecond.
     pub fn set_clock(&self, now: Timestamp) {
         self.state.lock().now = now;
     }
 
-    /// Returns the body that created that container, by id or name.
+    /// Returns the request body that created that container, by id or name.
     pub fn created(&self, container: &str) -> Option<ContainerCreateBody> {
         self.state.lock().find(container).map(|c| c.body.clone())
     }
@@ -287,7 +287,7 @@ impl FakeEngine {
         calls.iter().filter(|c| c.operation == operation).count()
     }
 
-    /// Ids stopped so far with the grace they were given, in order.
+    /// Ids of the stopped containers so far, with their grace periods, in order.
     pub fn stops(&self) -> Vec<(String, Duration)> {
         self.stops.lock().clone()
     }

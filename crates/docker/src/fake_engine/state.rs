@@ -1,6 +1,6 @@
 //! State of the fake Engine, and the effect of each call on it.
 //!
-//! One piece: containers, images, networks and volumes refer to one another, and each call may change
+//! In one file: containers, images, networks and volumes refer to one another, and each call may change
 //! several of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,9 +28,9 @@ pub struct FakeImage {
     pub size: i64,
     /// Its repository digest, if it came from a registry.
     pub repo_digest: Option<String>,
-    /// Its id; a hash of its name where it is empty. Names of one id are those of one image.
+    /// Its id; a hash of its name if empty. Names with the same id are names of one image.
     pub id: String,
-    /// Id of the image that it was built on; empty for none.
+    /// Id of its parent image; empty for none.
     pub parent: String,
 }
 
@@ -39,13 +39,13 @@ pub struct FakeImage {
 pub struct PullScript {
     /// The messages of its stream.
     pub messages: Vec<Result<PullProgress>>,
-    /// How long nothing is said before the last one.
+    /// The pause before the last message.
     pub silence: Duration,
     /// Whether the stream never ends after them.
     pub stalls: bool,
     /// The image it leaves behind.
     pub image: Option<FakeImage>,
-    /// The password it takes; any, or none, where there is none.
+    /// The required password; none accepts any password, or none.
     pub password: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub enum StartScript {
     Runs,
     /// It runs and ends at once with this code.
     Exits(i64),
-    /// The start fails: the container stays created, with the code and the words in its state.
+    /// The start fails: the container stays created, with the code and the message in its state.
     Fails {
         /// HTTP status of the answer.
         status: u16,
@@ -127,7 +127,7 @@ pub(super) struct Subscriber {
     pub(super) sender: mpsc::UnboundedSender<Result<EventMessage>>,
 }
 
-/// Everything the fake holds. Containers are in order of creation.
+/// The whole state of the fake. Containers are in order of creation.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) available: bool,
@@ -142,7 +142,7 @@ pub(super) struct State {
     pub(super) without_addresses: bool,
     /// Its root directory.
     pub(super) root_dir: String,
-    /// Address of the containerd that has the images, if one has.
+    /// Address of the containerd that has the images, if there is one.
     pub(super) containerd: Option<String>,
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) execs: super::execs::Execs,
@@ -393,7 +393,7 @@ impl State {
         }
     }
 
-    /// Sandboxes end well, as the pause program does; everything else is taken to ignore SIGTERM.
+    /// Sandboxes end well, as the pause program does; everything else is assumed to ignore SIGTERM.
     pub(super) fn stop(&mut self, id: &str) -> Result<()> {
         let index = self.known_index(id)?;
         let container = &self.containers[index];
@@ -435,7 +435,7 @@ impl State {
         self.containers.iter().filter_map(of).collect()
     }
 
-    /// Takes a name away, or an image by its id: which must be its last name then.
+    /// Removes a name, or an image by its id, which must have at most one name then.
     pub(super) fn remove_image(&mut self, name: &str) -> Result<()> {
         let Some((found, image)) = self.image(name) else {
             return Err(api_error(404, format!("No such image: {name}")));

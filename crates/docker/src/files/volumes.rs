@@ -1,4 +1,4 @@
-//! The volumes of a pod's claims: directories of the host, and volumes of the Engine.
+//! The volumes of a pod's claims: host directories, and volumes of the Engine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use mirrorlet_host::volume::ClaimVolume;
 use mirrorlet_runtime::{Result as RuntimeResult, SyncError, SyncErrorReason};
 
 impl PodFiles {
-    /// The storage of the pod's claims by the names of its volumes.
+    /// The storage of the pod's claims by volume name.
     pub(super) async fn claims(
         &self,
         pod: &Arc<Pod>,
@@ -33,7 +33,7 @@ impl PodFiles {
         found.map_err(|error| mount_error(&error))
     }
 
-    /// The same, with volumes created on the Engine where they are missing.
+    /// The same; creates missing volumes on the Engine.
     pub(super) async fn claim_volumes(
         &self,
         pod: &Arc<Pod>,
@@ -119,8 +119,8 @@ impl PodFiles {
         }
     }
 
-    /// Looks for the volumes of a running pod whose bindings don't record that they exist: those of an
-    /// agent before this one.
+    /// Checks for the volumes of a running pod whose bindings don't record that they exist, as those of
+    /// an earlier agent.
     pub(super) async fn look_for_volumes(&self, pod: &Arc<Pod>, objects: &ObjectSet) {
         let claims = self.claims(pod, objects).await.unwrap_or_default();
         for storage in claims.values() {

@@ -1,8 +1,8 @@
-//! The record of which credentials pulled which image, in a small file in the root directory. It
+//! The record of the credentials that pulled each image, in a small file in the root directory. It
 //! decides which pods may use the images on the machine.
 //!
-//! A pull is recorded before it begins. If the agent is killed during a pull, or nobody waits for it
-//! any more, the image counts as pulled by unknown credentials.
+//! A pull is recorded before it begins. If the agent is killed during a pull, or the pull is abandoned,
+//! the image counts as pulled with unknown credentials.
 //!
 //! Upstream: `pkg/kubelet/images/pullmanager`.
 
@@ -63,7 +63,7 @@ struct Pulls {
     unseen: bool,
 }
 
-/// A pull under way. After a drop without a recorded outcome, its outcome is unknown.
+/// A pull in progress. If it is dropped without a recorded outcome, the outcome is unknown.
 pub(super) struct Pull<'a> {
     access: &'a ImageAccess,
     name: String,
@@ -99,7 +99,7 @@ impl ImageAccess {
         }
     }
 
-    /// Whether a pod with these secrets may use an image that is here, under that name.
+    /// Whether a pod with these secrets may use a local image under that name.
     pub(super) async fn may_use(&self, id: &str, name: &Reference, secrets: &PullSecrets) -> bool {
         self.begin_life().await;
         let (repository, full) = (name.repository(), name.full());
@@ -133,10 +133,10 @@ impl ImageAccess {
         may
     }
 
-    /// Notes that a pull begins. Where the image is known to be absent, no pull before brought it.
+    /// Records that a pull begins. If the image is known to be absent, no earlier pull brought it.
     ///
     /// # Errors
-    /// It can't be noted. Then nothing may be pulled: after a restart the image would be everyone's.
+    /// It can't be recorded. Then nothing may be pulled: after a restart all pods could use the image.
     pub(super) async fn begin(&self, name: &Reference, is_absent: bool) -> io::Result<Pull<'_>> {
         self.begin_life().await;
         let full = name.full();
@@ -161,7 +161,7 @@ impl ImageAccess {
         Ok(pull)
     }
 
-    /// Notes that a pull brought an image, with these credentials or without any.
+    /// Records that a pull brought an image, with these credentials or without any.
     pub(super) async fn succeeded(
         &self,
         mut pull: Pull<'_>,
@@ -221,7 +221,7 @@ impl ImageAccess {
         not_noted(written);
     }
 
-    /// Forgets the images that are gone, unless they came after `listed_at`.
+    /// Forgets removed images, unless they were pulled after `listed_at`.
     pub(super) async fn prune(&self, listed: &[ImageSummary], listed_at: Timestamp) {
         let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect_set();
         let ((), written) = self
@@ -235,13 +235,13 @@ impl ImageAccess {
         not_noted(written);
     }
 
-    /// Writes what could not be written, if there is something.
+    /// Retries a failed write of the file, if there was one.
     pub(super) async fn write_due(&self) {
         not_noted(self.remembered.write_due().await);
     }
 
-    /// Takes over the pulls whose end an agent before this one did not see: images that are here by
-    /// these names were pulled.
+    /// Settles the pulls that an earlier agent did not see end: images that exist under these names
+    /// were pulled.
     async fn begin_life(&self) {
         let look = async {
             let (left, written) = self.change_only(|known| known.pulls.clone()).await;

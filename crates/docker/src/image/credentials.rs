@@ -1,8 +1,8 @@
-//! The node's own credentials: a Docker client's configuration, and the helpers it names.
+//! The node's own credentials: a Docker client's configuration, and its credential helpers.
 //!
-//! The file is read for every pull: that costs nothing beside it, and what an administrator has
-//! just written counts at once. Helpers are programs of the node, `docker-credential-<name>`; what
-//! they answer is used and forgotten.
+//! The file is read for every pull: the cost is negligible, and changes by an administrator apply
+//! immediately. Helpers are programs of the node, `docker-credential-<name>`; their answers are used
+//! once and not kept.
 //!
 //! Upstream: `pkg/credentialprovider/config.go` (`ReadDockerConfigFile`); helpers:
 //! `github.com/docker/docker-credential-helpers/client`.
@@ -45,7 +45,8 @@ const HELPER_KNOWS_NOTHING: &str = "credentials not found in native keychain";
 /// The user that a helper names when the secret is an identity token.
 const TOKEN_USER: &str = "<token>";
 
-/// Why a helper's credentials can't be had. Tells nothing that the helper wrote: it may be secret.
+/// Why a helper's credentials are unavailable. Contains none of the helper's output, which may be
+/// secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("credential helper {helper:?}: {cause}")]
 pub(super) struct HelperError {
@@ -75,8 +76,7 @@ impl NodeCredentials {
         }
     }
 
-    /// Returns the present configuration. One that can't be read counts as empty, which is logged
-    /// once.
+    /// Returns the current configuration. An unreadable one counts as empty, which is logged once.
     pub(super) async fn config(&self) -> DockerConfig {
         let Some(directory) = &self.directory else {
             return DockerConfig::default();
@@ -96,12 +96,12 @@ impl NodeCredentials {
         config
     }
 
-    /// Returns the problem with the configuration, as of when it was last read.
+    /// Returns the problem with the configuration when it was last read.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
 
-    /// Asks a helper for the credentials of a registry; none, where it has none for it.
+    /// Asks a helper for the credentials of a registry; none if it has none.
     pub(super) async fn ask(&self, helper: &str, server: &str) -> Answer {
         let asking = self.join(helper, server);
         asking.await

@@ -23,11 +23,11 @@ pub(super) fn is_of_containerd(info: &SystemInfo) -> bool {
     status.any(|pair| pair == &SNAPSHOTTER)
 }
 
-/// The directory whose file system holds images and the layers of containers; none where the Engine
-/// doesn't say its own.
+/// The directory whose file system holds images and the layers of containers; none if the Engine
+/// doesn't report its own.
 ///
-/// The Engine doesn't say the root directory of a containerd that is a service of its own, which is
-/// taken to be the default one. Versions of the API before 1.46 don't say which containerd it is.
+/// The Engine doesn't report the root directory of a separate containerd service, so the default one is
+/// assumed. Versions of the API before 1.46 don't report the containerd.
 pub fn image_directory(info: &SystemInfo) -> Option<PathBuf> {
     let root = info.docker_root_dir.as_deref().map(Path::new)?;
     if !is_of_containerd(info) {

@@ -1,5 +1,4 @@
-//! Facts about images, cached by reference, so that a start with a known image asks the
-//! Engine nothing.
+//! Facts about images, cached by reference, so that a start with a known image makes no call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +19,16 @@ pub struct ImageFacts {
     pub id: String,
     /// `USER` of its configuration; none for root.
     pub user: Option<String>,
-    /// Its first repository digest, `name@sha256:…`; none for one that was built or loaded here.
+    /// Its first repository digest, `name@sha256:…`; none for an image that was built or loaded
+    /// locally.
     pub repo_digest: Option<String>,
     /// Its size in bytes.
     pub size: u64,
 }
 
 impl ImageFacts {
-    /// How a container's status names the image: `docker-pullable://` with its digest, or
-    /// `docker://` with its id.
+    /// The image id in a container's status: `docker-pullable://` with its digest, or `docker://` with
+    /// its id.
     ///
     /// Upstream: dockershim `convert.go` (`toRuntimeAPIImage`), `docker_container.go`
     /// (`toPullableImageID`).
@@ -64,8 +64,8 @@ impl From<ImageInspect> for ImageFacts {
     }
 }
 
-/// An image as our Node's status has it: names by digest first, as upstream. The Engine's marks for
-/// nameless ones are no names.
+/// An image in the form of our Node's status: names with a digest first, as upstream. The Engine's
+/// placeholders for missing names are dropped.
 ///
 /// Upstream: `pkg/kubelet/images/image_gc_manager.go`, `pkg/kubelet/nodestatus/setters.go`.
 pub(crate) fn seen(image: ImageSummary) -> ImageSeen {
@@ -76,7 +76,7 @@ pub(crate) fn seen(image: ImageSummary) -> ImageSeen {
     }
 }
 
-/// Facts by reference as sent to the Engine. Written by the puller alone.
+/// Facts by reference as sent to the Engine. Only the puller writes them.
 #[derive(Debug, Default)]
 pub(super) struct FactsCache(Mutex<HashMap<String, Arc<ImageFacts>>>);
 

@@ -1,6 +1,6 @@
-//! Image garbage collection: reads the disk every five minutes and, when it is nearly full or
-//! images have a greatest age, looks at images and containers and removes what the pure decision
-//! ([`mirrorlet_core::image_gc`]) says. A disk with space costs no Engine call, unlike upstream,
+//! Image garbage collection: checks the disk every five minutes and, if it is nearly full or images
+//! have a maximum age, lists images and containers and removes the images that the pure decision
+//! ([`mirrorlet_core::image_gc`]) selects. A disk with space costs no Engine call, unlike upstream,
 //! which lists all images every five minutes.
 //!
 //! Upstream: `pkg/kubelet/images/image_gc_manager.go`, `StartGarbageCollection` of
@@ -36,11 +36,11 @@ use mirrorlet_host::volume::HostFiles;
 
 /// Time between two passes. Upstream: `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_mins(5);
-/// How long the disk may take to say how full it is. It is asked where it blocks nobody, but the
-/// next pass must not wait for ever.
+/// Deadline for reading the disk's usage. It is read on a thread that may block, but the next pass must
+/// not wait forever.
 const DISK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Says how full the disk is that images are on.
+/// Reads the usage of the disk with the images.
 pub trait DiskReader: Send + Sync + 'static {
     /// How full the file system of that directory is; none where it is another machine's. Blocks.
     ///
@@ -79,7 +79,7 @@ impl DiskReader for LocalDisk {
     }
 }
 
-/// Says which images the workloads name now. It is asked by each pass that may remove something.
+/// Returns the images that workloads refer to. Called by each pass that may remove something.
 pub type WorkloadImages = Box<dyn Fn() -> NamedImages + Send + Sync>;
 
 /// Options of an [`ImageGc`].
@@ -88,16 +88,16 @@ pub struct ImageGcOptions {
     pub policy: ImageGcPolicy,
     /// Whether images that this agent did not pull are removed too.
     pub all: bool,
-    /// The sandboxes' image where it is not ours; never removed.
+    /// The sandbox image if it is not ours; never removed.
     pub pod_infra_image: Option<String>,
     /// Says how full the disk is.
     pub disk: Arc<dyn DiskReader>,
-    /// Images that stay though no container uses them, as pods name them.
+    /// Images that stay though no container uses them, by the names in pods.
     pub needed: watch::Receiver<BTreeSet<String>>,
-    /// Images that stay though their workload has no pod now: a `CronJob` between two runs, a
+    /// Images that stay though their workload has no pods now: a `CronJob` between two runs, a
     /// Deployment that is scaled to 0.
     pub workloads: WorkloadImages,
-    /// The reconnects to the Engine, which may keep images elsewhere after one.
+    /// The reconnects to the Engine, which may store images elsewhere after one.
     pub reconnects: Reconnects,
 }
 
@@ -129,7 +129,7 @@ pub struct ImageGc {
     records: ImageRecords,
     /// The last look at the clock, and at a timer that nobody sets.
     clock: (Timestamp, Instant),
-    /// Where the Engine keeps images, with the reconnects before it was asked; none before that.
+    /// The Engine's image directory, with the number of reconnects when it was read; none before that.
     directory: Option<(u64, PathBuf)>,
     /// Passes that failed one after the other.
     failures: u32,
@@ -137,7 +137,7 @@ pub struct ImageGc {
     reclaims: (ImageReclaim, mpsc::Receiver<oneshot::Sender<()>>),
 }
 
-/// Asks for all unused images to be removed, however full the disk is.
+/// Requests the removal of all unused images, however full the disk is.
 #[derive(Debug, Clone)]
 pub struct ImageReclaim(mpsc::Sender<oneshot::Sender<()>>);
 
@@ -154,7 +154,7 @@ impl ImageReclaim {
 }
 
 impl ImageGc {
-    /// One that remembers from now on when images are used.
+    /// Returns a collector that records the use of images from now on.
     pub fn new(
         engine: SharedEngine,
         images: Arc<ImagePuller>,
@@ -192,8 +192,8 @@ impl ImageGc {
         self.reclaims.0.clone()
     }
 
-    /// A pass every five minutes until cancelled; none at the start, when pods that need images are
-    /// still to be started.
+    /// Runs a pass every five minutes until cancelled; none at the start, before pods that need images
+    /// have started.
     pub async fn run(mut self) {
         let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -221,8 +221,8 @@ impl ImageGc {
         }
     }
 
-    /// One pass, which removes `all` that is unused or only what makes room enough. What fails is
-    /// logged, and tried again by the next one.
+    /// Runs one pass, which removes `all` unused images or only as many as necessary. Failures are
+    /// logged, and retried by the next pass.
     pub async fn collect(&mut self, now: Timestamp, all: bool) {
         // The disk may take them by now, and nobody may need an image for days.
         self.images.write_due().await;
@@ -365,9 +365,9 @@ impl ImageGc {
         is_pinned(image, self.options.pod_infra_image.as_deref())
     }
 
-    /// Where the Engine keeps images, from memory until the next reconnect; none where it doesn't say so.
-    /// An Engine that came back and can't say it yet most likely keeps them where it did: room may be
-    /// needed now, and the next pass asks again.
+    /// The Engine's image directory, cached until the next reconnect; none if the Engine doesn't report
+    /// it. For an Engine that came back and can't report it yet, the last one is used: space may be
+    /// needed now, and the next pass reads it again.
     async fn directory(&mut self) -> Result<Option<PathBuf>, EngineError> {
         let reconnects = self.options.reconnects.count();
         if let Some((asked_at, directory)) = &self.directory
@@ -404,7 +404,7 @@ impl ImageGc {
         }
     }
 
-    /// Removes an image; whether it is gone. One that has come into use meanwhile stays.
+    /// Removes an image; returns whether it is gone. An image that came into use meanwhile stays.
     async fn remove(&mut self, look: &Look, image: &Evictable, cause: ImageGcCause) -> bool {
         let name = look.names.iter().find(|(id, _)| *id == image.id);
         let name = name.map_or(image.id.as_str(), |(_, name)| name);
@@ -441,7 +441,7 @@ fn came(noted: Timestamp, now: Timestamp) -> Timestamp {
     }
 }
 
-/// Whether an image is that of sandboxes: ours in any version, or the one that was named instead.
+/// Whether an image is the sandbox image: ours in any version, or the configured one.
 pub(crate) fn is_pinned(image: &ImageSummary, infra: Option<&str>) -> bool {
     let parse = |text: &str| Reference::parse(text).ok();
     let ours = parse(SANDBOX_IMAGE).map(|ours| ours.repository());

@@ -24,10 +24,10 @@ pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk, Workl
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ForPod, ImagePuller, ListedImage, PullerOptions};
 
-/// Name of our sandbox image, which is never collected. The tag changes when the program does.
+/// Name of our sandbox image, which is never collected. The tag changes with the image's program.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
 
-/// The digest of some content as images have it: `sha256:` and 64 digits.
+/// The digest of some content in the format of images: `sha256:` and 64 hexadecimal digits.
 pub fn digest(content: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(content)))
 }
@@ -46,8 +46,8 @@ pub enum PullPolicy {
 }
 
 impl PullPolicy {
-    /// The policy of a container; where it has none, `Always` for the tag `latest` and
-    /// `IfNotPresent` otherwise.
+    /// The pull policy of a container; by default `Always` for the tag `latest` and `IfNotPresent`
+    /// otherwise.
     ///
     /// Upstream: `pkg/apis/core/v1/defaults.go` (`SetDefaults_Container`).
     pub fn of(container: &Container) -> Self {
@@ -55,7 +55,7 @@ impl PullPolicy {
         Self::of_image(container.image.as_deref(), policy)
     }
 
-    /// The policy of a volume that is made of an image, by the same rule.
+    /// The pull policy of an image volume, by the same rule.
     pub fn of_volume(source: &ImageVolumeSource) -> Self {
         Self::of_image(source.reference.as_deref(), source.pull_policy.as_deref())
     }

@@ -1,4 +1,4 @@
-//! A small file in the root directory with what is remembered of images over restarts.
+//! A small file in the root directory that keeps data about images over restarts.
 
 use std::fs;
 use std::io;
@@ -25,13 +25,13 @@ struct Stored<T> {
     images: T,
 }
 
-/// A value that is kept in a file. One writer at a time.
+/// A value that is stored in a file. One writer at a time.
 #[derive(Debug, Default)]
 pub(super) struct NotedFile<T> {
     /// None to remember only as long as the agent runs.
     path: Option<PathBuf>,
-    /// None before the file was read. Whoever reads or writes the file holds it to the end, also where
-    /// nobody waits for that any more.
+    /// None before the file was read. Reads and writes of the file hold the lock to their end, even if
+    /// the caller is gone.
     known: Arc<Mutex<Option<Known<T>>>>,
 }
 
@@ -55,11 +55,10 @@ where
         }
     }
 
-    /// Changes what is known, and the file if that is something else then. `unreadable` is what is
-    /// known where the file can't be used, which is renamed. The change counts for this agent, too,
-    /// where the file can't be written, and is written with the next one, or by
-    /// [`write_due`](Self::write_due). Once made, it is written
-    /// whether or not that is waited for.
+    /// Changes the value, and the file if the value differs then. `unreadable` is the value if the file
+    /// can't be used; the file is renamed then. The change applies to this agent even if the file can't
+    /// be written, and is written with the next change, or by [`write_due`](Self::write_due). Once
+    /// made, it is written even if the future is dropped.
     pub(super) async fn change<R>(
         &self,
         unreadable: impl FnOnce(&io::Error) -> T + Send + 'static,
@@ -88,7 +87,7 @@ where
         (result, written.await)
     }
 
-    /// Writes what could not be written, if there is something.
+    /// Retries a failed write, if there was one.
     pub(super) async fn write_due(&self) -> io::Result<()> {
         let known = Arc::clone(&self.known).lock_owned().await;
         let is_due = known.as_ref().is_some_and(|known| known.is_due);

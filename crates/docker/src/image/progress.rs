@@ -1,4 +1,4 @@
-//! How far the pulls under way have come, for people who look.
+//! The progress of pulls, for users.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +64,8 @@ impl Pull {
     }
 }
 
-/// The pulls under way, by image and number: two pods may pull one image with credentials of their
-/// own. Each is written by its own pull alone.
+/// The pulls in progress, by image and number: two pods may pull one image with different credentials.
+/// Only the pull itself writes its entry.
 #[derive(Debug, Default)]
 pub(super) struct ProgressBoard {
     pulls: Mutex<BTreeMap<(String, u64), Pull>>,
@@ -75,7 +75,7 @@ pub(super) struct ProgressBoard {
 }
 
 impl ProgressBoard {
-    /// Begins to report a pull; dropping the entry ends it.
+    /// Begins to report a pull, until the entry is dropped.
     pub(super) fn begin(&self, image: &str) -> BoardEntry<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let key = (image.to_owned(), number);
@@ -110,7 +110,7 @@ pub(super) struct BoardEntry<'a> {
 }
 
 impl BoardEntry<'_> {
-    /// The pull has its turn, or begins anew with other credentials.
+    /// The pull has started, or restarts with other credentials.
     pub(super) fn started(&self) {
         self.change(|pull| {
             *pull = Pull {

@@ -1,8 +1,8 @@
-//! The images that this agent pulled: a small file in the root directory, so that an agent after a
-//! restart doesn't take what people pulled, built or loaded themselves for its own.
+//! The images that this agent pulled: a small file in the root directory, so that after a restart the
+//! agent doesn't take images for its own that users pulled, built or loaded.
 //!
-//! An image is ours if all its names are ones that we pulled. What is not noted, because the agent
-//! was killed between a pull and its note, is nobody's and stays.
+//! An image is ours if we pulled all its names. An image without a record, because the agent was killed
+//! between a pull and the record, is nobody's and stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,7 +27,7 @@ struct Pulled {
     at: Timestamp,
 }
 
-/// The images that were pulled. One writer at a time; written before a pull counts as done.
+/// The images that were pulled. One writer at a time; written before a pull counts as complete.
 #[derive(Debug, Default)]
 pub(super) struct PulledImages {
     /// By the Engine's id.
@@ -54,8 +54,8 @@ impl PulledImages {
         .await;
     }
 
-    /// Those of the images on the Engine that we pulled, by id, and when. Forgets those that are
-    /// gone, unless they came after `listed_at`, when the list was asked for.
+    /// Returns the images on the Engine that we pulled, by id, with the time. Forgets removed images,
+    /// unless they were pulled after `listed_at`, when the list was requested.
     pub(super) async fn ours(
         &self,
         listed: &[ImageSummary],
@@ -75,8 +75,8 @@ impl PulledImages {
         ours
     }
 
-    /// Changes what is known, and the file with it. A file that can't be written is logged; what
-    /// it lacks will be nobody's after a restart.
+    /// Changes the record, and the file with it. A failed write is logged; after a restart, the missing
+    /// images will be nobody's.
     async fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Pulled>)) {
         let unreadable = |error: &io::Error| {
             occurrences::pulled_images_forgotten(&error.to_string());
@@ -86,7 +86,7 @@ impl PulledImages {
         not_noted(written);
     }
 
-    /// Writes what could not be written, if there is something.
+    /// Retries a failed write, if there was one.
     pub(super) async fn write_due(&self) {
         not_noted(self.images.write_due().await);
     }
@@ -98,8 +98,8 @@ fn not_noted(written: io::Result<()>) {
     }
 }
 
-/// Whether an image has no name but those it was pulled by. A digest is no name of its own: every
-/// pull leaves one, of the repository it was pulled from.
+/// Whether an image has only names that it was pulled by. Digests don't count: every pull adds one, of
+/// the repository it was pulled from.
 fn has_only(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
     let parsed = |text: &String| Reference::parse(text).ok();
     let repositories: BTreeSet<String> = names

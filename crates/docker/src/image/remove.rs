@@ -1,11 +1,11 @@
-//! Removing an image whole: all its names, and then the image.
+//! Removes an image as a whole: all its names, and then the image.
 
 use super::pulled::named;
 use crate::engine::{Engine, EngineError};
 
-/// Removes an image, by any of its names or its id, with all its names. One that is not there is
-/// success; one that a container was made from, running or not, is a conflict and keeps all its
-/// names. Never forced: what the Engine refuses stays.
+/// Removes an image, given by any of its names or its id, with all its names. A missing one is success;
+/// one with a container, running or not, is a conflict and keeps all its names. Never forced: an image
+/// whose removal the Engine refuses stays.
 ///
 /// Upstream: dockershim's `RemoveImage` (`docker_image.go`), which takes away names of images that
 /// are in use.
@@ -37,8 +37,8 @@ struct Names {
     digests: Vec<String>,
 }
 
-/// The names of an image, by any of them or its id; none if it isn't there. One that is too large to
-/// be inspected is found in the list.
+/// The names of an image, given by any of them or its id; none if it is missing. An image that is too
+/// large to be inspected is found in the list.
 async fn names_of(engine: &dyn Engine, image: &str) -> Result<Option<Names>, EngineError> {
     match engine.inspect_image(image).await {
         Ok(found) => Ok(Some(Names {

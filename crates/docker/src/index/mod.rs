@@ -6,9 +6,9 @@
 //! container by hand, is settled by an inspect: a container that runs and has ended before was started
 //! again.
 //!
-//! The index answers `get_pod_status` without asking the Engine; what a list or an event can't
-//! say (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
-//! inspected once, by whoever needs it first. It is one piece: all news changes the same records.
+//! The index answers `get_pod_status` without calls to the Engine; if a list or an event lacks data
+//! (addresses, exact times, the OOM flag), the record becomes *stale*, and a stale record is inspected
+//! once, on its first use. It is one file because all reports change the same records.
 
 mod record;
 mod records;
@@ -78,7 +78,8 @@ impl Index {
         ListBegan(self.state.lock().tick())
     }
 
-    /// Merges a complete list. A container that is not in it, and of which no event came since it began, is gone.
+    /// Merges a complete list. A container that is not in it is gone, unless an event about it came
+    /// since the list was requested.
     pub(crate) fn apply_list(
         &self,
         began: ListBegan,
@@ -140,8 +141,8 @@ impl Index {
         });
     }
 
-    /// The termination message of a container that was just created or adopted is the file at that
-    /// path, unless it is known to be another one. Says whether it is.
+    /// Records the file of the termination message of a container that was just created or adopted,
+    /// unless another one is known. Returns whether it is this one.
     pub(crate) fn has_termination_log(&self, id: &str, path: &Path) -> bool {
         let mut state = self.state.lock();
         let is_its = state.records.change(id, |record| {
@@ -150,7 +151,7 @@ impl Index {
         is_its.unwrap_or_default()
     }
 
-    /// A `create` event: somebody, most likely this process, created a container of ours.
+    /// Handles a `create` event: a container of ours was created, most likely by this process.
     pub(crate) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -168,7 +169,7 @@ impl Index {
         });
     }
 
-    /// It runs: our own start call succeeded, or an event said so.
+    /// Records that it runs: our own start call succeeded, or an event reported it.
     pub(crate) fn started(&self, id: &str, at: Timestamp) {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -220,11 +221,11 @@ impl Index {
         state.records.change(id, stopped);
     }
 
-    /// A `kill` or `stop` event: says whether a user was the cause; `begins` if a stop may begin with
-    /// it. By this agent's clock, because the time that follows is measured by it.
+    /// Handles a `kill` or `stop` event: returns whether a user was the cause; `begins` if a stop may
+    /// begin with it. Uses this agent's clock, because the time that follows is measured by it.
     ///
-    /// Of a stop that was under way when this agent began to listen nobody says who asked for it: the
-    /// agent before, most likely. It counts as an exit.
+    /// If a stop was in progress when this agent subscribed, its cause is unknown: most likely the
+    /// earlier agent. It counts as an exit.
     pub(crate) fn handled(&self, id: &str, what: UserAction, begins: bool) -> bool {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -257,9 +258,9 @@ impl Index {
         by_hand.unwrap_or_default()
     }
 
-    /// The stream of events ended, most likely because the Engine did. An Engine that ends stops its
-    /// containers, and reports that as it reports `docker stop`: a stop that was not acted on yet is
-    /// no user's doing. One that a user ordered in that moment counts as an exit.
+    /// Handles the end of the event stream, most likely because the Engine ended. An Engine that ends
+    /// stops its containers, and reports that like `docker stop`: a stop that was not acted on yet is
+    /// therefore not attributed to a user. A stop that a user ordered in that moment counts as an exit.
     pub(crate) fn events_ended(&self) {
         for record in self.state.lock().records.whole_mut() {
             record.by_hand = record.by_hand.filter(|by_hand| match by_hand.what {
@@ -282,8 +283,8 @@ impl Index {
         });
     }
 
-    /// It was disconnected from a network. Returns its pod if it is a sandbox whose addresses have to
-    /// be read again; one that ends loses its networks too.
+    /// Handles a disconnect from a network. Returns the pod if this is a sandbox whose addresses must
+    /// be read again; a sandbox that ends loses its networks too.
     pub(crate) fn disconnected(&self, id: &str) -> Option<PodUid> {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -307,12 +308,12 @@ impl Index {
         state.gone.insert(id.into(), now);
     }
 
-    /// The Engine was asked about it when the record was last touched at `asked`, and finds no
-    /// such container.
+    /// Handles a 404: the Engine was asked about it when the record was last touched at `asked`, and
+    /// finds no such container.
     ///
-    /// One that is being created is listed a moment before it can be found (moby's
-    /// `daemon/create.go`: `setHostConfig` saves what `Register` makes known). It is forgotten
-    /// until its `create` event, and kept if that came meanwhile. Any other is gone.
+    /// A container that is being created is listed a moment before it can be found (moby's
+    /// `daemon/create.go`: `setHostConfig` saves what `Register` makes known). It is forgotten until
+    /// its `create` event, and kept if that came meanwhile. Any other container is gone.
     pub(crate) fn not_found(&self, id: &str, asked: u64) {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -329,8 +330,8 @@ impl Index {
         state.records.remove(id);
     }
 
-    /// Merges an inspect that was asked for when the record was last touched at `asked`. One
-    /// that an event came after, and that knows less, is dropped: the record stays stale.
+    /// Merges an inspect that was requested when the record was last touched at `asked`. If an event
+    /// came later and the inspect knows less, it is dropped: the record stays stale.
     pub(crate) fn inspected(
         &self,
         id: &str,
@@ -354,8 +355,8 @@ impl Index {
         self.state.lock().complete
     }
 
-    /// Events may have been missed: only a list shows what there is, and only an inspect that
-    /// what runs is what ran before.
+    /// Marks that events may have been missed: only a list shows which containers exist, and only an
+    /// inspect shows that a running container ran all the time.
     pub(crate) fn begin_gap(&self) {
         let mut state = self.state.lock();
         state.complete = false;
@@ -375,7 +376,7 @@ impl Index {
         self.state.lock().records.of_pod(uid)
     }
 
-    /// The records of containers that run, and that are so.
+    /// The records of running containers that satisfy the condition.
     pub(crate) fn running(&self, is_it: impl Fn(&Record) -> bool) -> Vec<Record> {
         let is_it = |record: &Record| record.state == ContainerState::Running && is_it(record);
         self.whole(is_it)
@@ -405,7 +406,7 @@ impl Index {
             .collect()
     }
 
-    /// The sandboxes that host ports can be led to by rules of ours, unless they are known to have
+    /// The sandboxes to which rules of ours can forward host ports, unless they are known to have
     /// ended.
     pub(crate) fn led_sandboxes(&self) -> Vec<Record> {
         self.whole(|record| {
@@ -414,7 +415,7 @@ impl Index {
         })
     }
 
-    /// Every pod there is a record of; with `all`, dead ones too.
+    /// All pods with a record; with `all`, also dead ones.
     pub(crate) fn pods(&self, all: bool) -> Vec<RunningPod> {
         let mut pods: Vec<RunningPod> = self
             .statuses()
@@ -445,7 +446,7 @@ fn attempt(ours: &OurContainer) -> u32 {
     }
 }
 
-/// Builds the seeds' `PodStatus` of one pod from its records, newest instances first.
+/// Builds a pod's `PodStatus` from its records, newest instances first.
 pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
     records.small_sort_by(|a, b| {
         (attempt(&b.ours), b.created_at, &b.id).cmp(&(attempt(&a.ours), a.created_at, &a.id))

@@ -1,6 +1,6 @@
 //! One container's record, and how reports about it are merged into it.
 //!
-//! PURE: what lists and inspects say, in the Engine's models, becomes a state that only moves on.
+//! PURE: lists and inspects, in the Engine's models, become a state that only moves forward.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -39,15 +39,15 @@ pub(crate) struct Record {
     pub(super) reason: Arc<str>,
     pub(super) message: Arc<str>,
     pub(super) ips: Vec<IpAddr>,
-    /// The ports that the Engine publishes for it while it runs; of sandboxes alone that host ports can
-    /// be led to by rules of ours.
+    /// The ports that the Engine publishes for it while it runs; only for sandboxes to which rules of
+    /// ours can forward host ports.
     pub(super) published: Option<Arc<PortMap>>,
     /// The last action of a user on it.
     pub(crate) by_hand: Option<UserActionRecord>,
-    /// Whether this agent has stopped it: what the Engine reports of that is not a user's doing.
+    /// Whether this agent has stopped it, so that the Engine's reports about it are not about a user's
+    /// action.
     pub(super) stopped_by_us: bool,
-    /// Whether it was started before this agent listened: an agent before this one may have begun a stop
-    /// of it.
+    /// Whether it was started before this agent subscribed: an earlier agent may have begun to stop it.
     pub(super) ran_before: bool,
     /// Path of its termination message on the node.
     pub(crate) termination_log: Option<PathBuf>,
@@ -55,9 +55,9 @@ pub(crate) struct Record {
     pub(crate) resolv_conf: Option<PathBuf>,
     /// Whether an inspect would show more than is known.
     pub(crate) stale: bool,
-    /// When it was last reported, on the index's own clock.
+    /// When it was last reported, on the index's own logical clock.
     pub(crate) touched: u64,
-    /// Held by whoever inspects it, so that two who need it ask once.
+    /// Locked during an inspect, so that concurrent callers share one.
     pub(crate) inspecting: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -92,8 +92,8 @@ impl Record {
         }
     }
 
-    /// Takes over the Engine's id of its image, unless the container says what its status names the
-    /// image: then that stays, whatever became of the image.
+    /// Sets the image id that the Engine reports, unless a label has the image id for its status: then
+    /// that stays, even if the image changes.
     pub(super) fn name_image(&mut self, id: Option<&str>) {
         if let Some(id) = id.filter(|id| self.image_id.is_empty() && !id.is_empty()) {
             self.image_id = id_of_local(id).into();
@@ -105,13 +105,13 @@ impl Record {
         &self.ips
     }
 
-    /// The ports that the Engine publishes for it, as far as rules of ours need them.
+    /// The ports that the Engine publishes for it, if rules of ours need them.
     pub(crate) fn published(&self) -> Option<&PortMap> {
         self.published.as_deref()
     }
 }
 
-/// Whether there is an address to ask for once it runs.
+/// Whether it will have an address once it runs.
 pub(super) fn needs_address(ours: &OurContainer) -> bool {
     matches!(
         ours.kind,
@@ -129,13 +129,13 @@ pub(super) fn text(told: Option<&str>, known: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// Whether an inspect shows more of its end than that it ended: a sandbox's has no reason,
-/// message or time that anybody asks for.
+/// Whether an inspect shows more of its end than the fact: a sandbox's reason, message and time are
+/// never needed.
 pub(super) fn needs_ending(ours: &OurContainer) -> bool {
     matches!(ours.kind, Kind::Container { .. })
 }
 
-/// State of a list's entry. `dead` and `removing` are past their end.
+/// Converts the state in a list. `dead` and `removing` containers count as ended.
 pub(super) fn listed_state(state: Option<ContainerSummaryStateEnum>) -> ContainerState {
     use ContainerSummaryStateEnum as S;
     match state {
@@ -264,7 +264,7 @@ pub(super) fn shown_state(record: &Record, found: &ContainerInspectResponse) -> 
     }
 }
 
-/// Takes over what an inspect shows; `message` is what the container left.
+/// Merges an inspect; `message` is the container's termination message.
 pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message: &str) {
     if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
         record.created_at = created;
@@ -357,14 +357,14 @@ fn paused(
     Some(UserActionRecord { what, at })
 }
 
-/// Whether it is a pause of a container, or the end of one.
+/// Whether it is a pause or unpause of a container.
 pub(super) fn is_pause(what: UserAction) -> bool {
     matches!(what, UserAction::Paused | UserAction::Unpaused)
 }
 
-/// Whether the Engine gave a start up because the one who asked for it went away, as Engines of
-/// today do: an agent before this one that was killed, or a call that took too long. It says
-/// nothing about the container, which is started again as if nothing had been.
+/// Whether the Engine abandoned a start because its client disconnected, as current Engines do: an
+/// earlier agent that was killed, or a call that took too long. It says nothing about the container,
+/// which is started again as if it had not been tried.
 fn was_given_up(state: &EngineState) -> bool {
     let never_ran =
         time(state.finished_at.as_deref()).is_none() && time(state.started_at.as_deref()).is_none();
@@ -393,12 +393,12 @@ fn published(record: &Record, found: &ContainerInspectResponse) -> Option<Arc<Po
     ports.and_then(|n| n.ports.clone()).map(Arc::new)
 }
 
-/// The network mode of sandboxes in a network of the Engine's; in its default bridge when none.
+/// The network mode of sandboxes in a network of the Engine's; its default bridge if none.
 pub(crate) fn sandbox_mode(network: Option<&str>) -> &str {
     network.unwrap_or("default")
 }
 
-/// The name or id of the network that a network mode names.
+/// The name or id of the network in a network mode.
 pub(crate) fn network_of(mode: &str) -> &str {
     match mode {
         "" | "default" => "bridge",

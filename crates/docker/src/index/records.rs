@@ -1,8 +1,8 @@
-//! PURE: the records by container id, each in a form by what may still become of it.
+//! PURE: the records by container id, in a long or a short form.
 //!
-//! A container that has ended is seldom asked about, and there may be many: those of pods of the API
-//! server that are over stay for their logs until somebody deletes the pods. Their records are kept as
-//! text, which takes a third, and are made anew when they are asked for.
+//! Ended containers are seldom read, and there may be many: those of ended API pods stay for their logs
+//! until the pods are deleted. Their records are stored as text, which takes a third of the memory, and
+//! are rebuilt on each read.
 
 #[cfg(test)]
 mod tests;
@@ -95,7 +95,7 @@ fn later(created: Time, after: Option<Time>) -> Option<Timestamp> {
     time(created.checked_add(after?)?)
 }
 
-/// Whether nothing more is expected of a container, and its record has nothing that isn't kept of one.
+/// Whether no more changes of a container are expected, and its record fits into the short form.
 fn is_done(record: &Record) -> bool {
     let has_image = match &record.ours.kind {
         Kind::Sandbox {
@@ -318,8 +318,8 @@ impl Records {
         Some(done)
     }
 
-    /// A list has a container that has ended. Says whether its record is in its short form, so that this
-    /// is no news.
+    /// Handles an ended container in a list. Returns whether its record is in its short form, so that
+    /// nothing is new.
     pub(super) fn is_known_ended(&mut self, id: &str, now: u64) -> bool {
         match self.forms.get_mut(id) {
             Some(Form::Ended(ended)) => {
@@ -335,7 +335,8 @@ impl Records {
         self.forms.remove(id);
     }
 
-    /// Keeps those records whose id, and when they were last reported, are so.
+    /// Keeps the records for which the function returns true, given the id and the time of the last
+    /// report.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&str, u64) -> bool) {
         self.forms.retain(|id, form| is_kept(id, form.touched()));
         self.texts.retain(|text| Arc::strong_count(text) > 1);
@@ -343,7 +344,7 @@ impl Records {
         self.texts.shrink_to_fit();
     }
 
-    /// The records from which something may still be expected.
+    /// The records in the long form, which may still change.
     pub(super) fn whole(&self) -> impl Iterator<Item = &Record> {
         self.forms.values().filter_map(|form| match form {
             Form::Whole(record) => Some(&**record),
@@ -351,7 +352,7 @@ impl Records {
         })
     }
 
-    /// The same, to be changed; none of them ends by that.
+    /// The same, mutable; the changes must not end a container.
     pub(super) fn whole_mut(&mut self) -> impl Iterator<Item = &mut Record> {
         self.forms.values_mut().filter_map(|form| match form {
             Form::Whole(record) => Some(&mut **record),

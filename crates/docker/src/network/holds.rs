@@ -1,11 +1,10 @@
-//! Connections to host ports wait while one version of a pod takes another's place.
+//! Holds connections to host ports while one version of a pod replaces another.
 //!
 //! Between the end of the old version's container and the moment at which the new one accepts
-//! connections nobody would answer. The kernel drops the first packets of such connections
-//! meanwhile ([`nat::hold`]), so that clients send them again; it does so for [`LEASE`] at a time,
-//! which [`HeldPorts`] renews. Whether a port is held is decided by [`Gap`]. An agent that finds a
-//! version stopped, or about to be, and its successor not accepting connections yet goes on with the
-//! hold.
+//! connections, no process would answer. Meanwhile the kernel drops the first packets of such
+//! connections ([`nat::hold`]), so that clients send them again; for [`LEASE`] at a time, which
+//! [`HeldPorts`] renews. [`Gap`] decides whether a port is held. An agent that finds a version stopped,
+//! or about to be, and its successor not accepting connections yet continues the hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +30,7 @@ use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, HeldPort, Protocol};
 use mirrorlet_runtime::ServingPods;
 
-/// How long the kernel holds a port without being asked again: what an agent leaves that is killed.
+/// How long the kernel holds a port without a renewal, as after the agent was killed.
 const LEASE: Duration = Duration::from_secs(5);
 /// When a lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -95,7 +94,7 @@ struct Kernel {
     renewed: Option<Instant>,
 }
 
-/// Ports whose container is being stopped; it has ended when this is dropped, unless the stop
+/// Ports whose container is being stopped; dropping this means that it has ended, unless the stop
 /// [failed](Self::failed).
 pub(crate) struct Stopping<'a> {
     holds: &'a Holds,
@@ -104,7 +103,7 @@ pub(crate) struct Stopping<'a> {
 }
 
 impl Stopping<'_> {
-    /// The Engine could not stop the container. If it runs, it may serve on.
+    /// The Engine could not stop the container. If it runs, it may continue to serve.
     pub(crate) fn failed(mut self) {
         self.has_failed = true;
     }
@@ -128,7 +127,7 @@ impl Drop for Stopping<'_> {
 }
 
 impl Between {
-    /// A port that begins to be held, unless nobody has told the old container to end yet.
+    /// A port whose hold begins, unless the old container has not been signalled yet.
     fn new(full_name: &FullName, stop: Option<Stop>) -> Self {
         Self {
             full_name: full_name.clone(),
@@ -158,9 +157,9 @@ impl Holds {
         f(&mut self.state.lock())
     }
 
-    /// Notes which version of each pod serves, or is to. At first, ports of those that have taken
-    /// another's place are held until they accept connections, unless they have run for long: an
-    /// agent before this one was killed in between.
+    /// Records which version of each pod serves, or will. On the first call, ports of versions that
+    /// have replaced others are held until they accept connections, unless they have run for long: an
+    /// earlier agent was killed in between.
     pub(super) fn serve(&self, pods: &ServingPods) {
         let left = |name: &FullName, new: &Pod| {
             pods.successors.contains(name) && !self.has_settled(&PodUid::of(new))
@@ -183,15 +182,15 @@ impl Holds {
         }
     }
 
-    /// Whether a version of a pod serves, or is to, as [`serve`](Self::serve) was last told.
+    /// Whether a version of a pod serves, or will, according to the last [`serve`](Self::serve).
     pub(crate) fn serves(&self, name: &FullName, uid: &PodUid) -> bool {
         let serving = self.with(|state| state.serving.get(name).cloned());
         serving.is_some_and(|pod| PodUid::of(&pod) == *uid)
     }
 
-    /// Holds the host ports of a container that is about to be told to end, if a version of its pod
-    /// is to take its place: another one, or its own where that is wanted again though its stop had
-    /// begun. `pod` is absent of one that an agent before this one started.
+    /// Holds the host ports of a container that is about to be signalled, if a version of its pod will
+    /// replace it: another one, or its own if that is wanted again though its stop had begun. `pod` is
+    /// absent for a pod that an earlier agent started.
     pub(crate) async fn begin(
         &self,
         container: &OurContainer,
@@ -256,8 +255,8 @@ impl Holds {
         })
     }
 
-    /// Has the kernel hold what is to be held. Where it refuses, connections are refused, too: what
-    /// the agent lacks is reported by its look at the host.
+    /// Applies the holds in the kernel. If it refuses, connections are refused, too: the check of the
+    /// host reports the missing capability.
     async fn apply(&self) {
         let mut kernel = self.kernel.lock().await;
         let wanted: BTreeSet<HeldPort> = self.with(|state| {
@@ -396,7 +395,7 @@ impl Holds {
     }
 }
 
-/// The task that renews and ends the holds of host ports; to be run beside a manager.
+/// The task that renews and ends the holds of host ports; run it beside a manager.
 pub struct HeldPorts {
     holds: Arc<Holds>,
 }
@@ -406,7 +405,7 @@ impl HeldPorts {
         Self { holds }
     }
 
-    /// Runs until cancelled. What is held then ends with its lease.
+    /// Runs until cancelled. Remaining holds end with their lease.
     pub async fn run(self) {
         let holds = &self.holds;
         holds.is_kept.store(true, Ordering::Relaxed);
@@ -430,7 +429,7 @@ impl HeldPorts {
     }
 }
 
-/// When a container is killed that has so much of its grace left.
+/// When a container with that much of its grace period left is killed.
 pub(super) fn kill_at(left: Duration) -> Instant {
     Instant::now() + left.min(spec::GRACE_MAX)
 }
@@ -462,7 +461,8 @@ fn find(ports: &[ForwardedPort], wanted: HeldPort) -> Option<u16> {
     Some(port.container_port)
 }
 
-/// Whether a process of a pod accepts connections. It sees one that ends at once, as of a TCP probe.
+/// Whether a process of a pod accepts connections. The process sees a connection that closes at once,
+/// like a TCP probe.
 async fn accepts(ip: IpAddr, port: u16) -> bool {
     let connecting = TcpStream::connect(SocketAddr::new(ip, port));
     matches!(

@@ -1,9 +1,9 @@
-//! Host ports that change pods while both run.
+//! Host ports that move from one pod to another while both run.
 //!
 //! The Engine publishes a host port for the sandbox that it was created with. A pod that runs beside
-//! the one that it is to replace has its ports published on loopback alone, and rules of ours
-//! lead the host ports to it once it takes the other's place ([`mirrorlet_host::nat`]). Which ports
-//! those are is a label of the sandbox, so that everything here can be found out again.
+//! the one that it will replace has its ports published on loopback only, and rules of ours forward the
+//! host ports to it once it replaces the other one ([`mirrorlet_host::nat`]). A label of the sandbox
+//! lists these ports, so that all state here can be rebuilt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -38,13 +38,13 @@ pub use kept::LedPorts;
 
 /// Prefix of the names of our tables.
 const TABLE: &str = "mirrorlet-";
-/// How long sandboxes that are doubted are asked about. Starts and stops of all pods wait for that, and
-/// what was last known of one that hangs serves as well.
+/// Time limit for inspects of sandboxes with an uncertain state. Starts and stops of all pods wait for
+/// them, and the last known state of one that hangs is good enough.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Longest name of a table, well below the kernel's limit.
 const TABLE_NAME_MAX: usize = 100;
 
-/// The rules that lead host ports to pods, and who they lead to.
+/// The rules that forward host ports to pods, and their targets.
 pub(crate) struct HostPorts {
     containers: Arc<Containers>,
     /// Name of the pods' network.
@@ -122,8 +122,8 @@ impl HostPorts {
         applied
     }
 
-    /// Takes the rules of sandboxes that have ended out of the kernel, before another sandbox may get
-    /// their addresses or ports.
+    /// Removes the rules of ended sandboxes from the kernel, before another sandbox may get their
+    /// addresses or ports.
     pub(crate) async fn refresh(&self) -> Result<(), SyncError> {
         if self.state.lock().await.leads_nowhere() {
             return Ok(());
@@ -133,7 +133,7 @@ impl HostPorts {
         self.apply(&mut state, side.as_ref()).await
     }
 
-    /// Fails where the host ports of a pod can't be handed over on this machine.
+    /// Fails if the host ports of a pod can't be switched between versions on this machine.
     pub(crate) async fn check(&self, pod: &Pod) -> Result<(), SyncError> {
         if forwarded_ports(pod).is_empty() {
             return Ok(());
@@ -158,7 +158,7 @@ impl HostPorts {
         })
     }
 
-    /// The host's address in the pods' network, if it has one there.
+    /// The host's address in the pods' network, if it has one.
     pub(crate) async fn host_address(&self) -> Result<Option<Ipv4Addr>, SyncError> {
         let found = self.host_side().await?.own_addresses().next();
         if found.is_some() {
@@ -186,8 +186,7 @@ impl HostPorts {
         Ok(side)
     }
 
-    /// Asks the Engine for the host's side anew next time: a sandbox did not start, so it may have
-    /// changed.
+    /// Forgets the host's side of the network: a sandbox did not start, so it may have changed.
     pub(crate) fn forget(&self) {
         *self.side.lock() = None;
     }
@@ -229,9 +228,9 @@ impl HostPorts {
         Ok(())
     }
 
-    /// Has the Engine say of sandboxes that host ports can be led to what is doubted of them, and returns
-    /// the host's side of their network where some run. One whose inspect fails or hangs stays what it
-    /// was last known to be, so that it holds up no other pod.
+    /// Inspects the uncertain sandboxes to which host ports can be forwarded, and returns the host's
+    /// side of their network if some run. If an inspect fails or hangs, the last known state is used,
+    /// so that it blocks no other pod.
     async fn look(&self) -> Result<Option<HostSide>, SyncError> {
         let records = self.containers.index.led_sandboxes();
         let mut state = self.state.lock().await;
@@ -320,7 +319,7 @@ fn refused(cause: &str) -> SyncError {
     SyncError::new(SyncErrorReason::CreatePodSandboxError, message)
 }
 
-/// Name of the table of an owner's rules, as `nft` takes it.
+/// Name of the `nft` table with an owner's rules.
 pub fn table_name(owner: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let mut name = format!("{TABLE}{}", owner.chars().map(plain).collect::<String>());
@@ -390,9 +389,9 @@ fn takes_loopback(interface: &str) -> bool {
     disk::read_small(Path::new(&path), 1).is_ok_and(|text| text.starts_with(b"1"))
 }
 
-/// The rules: of each full name, those of the pod that serves, unless the Engine publishes its ports.
-/// Where that one has no sandbox yet, or nobody serves any more, the ports stay with the sandbox that
-/// they lead to as long as it runs.
+/// Computes the rules: for each full name those of the pod that serves, unless the Engine publishes its
+/// ports. If that pod has no sandbox yet, or none serves any more, the ports stay with their current
+/// sandbox while it runs.
 fn forwards(
     pods: &ServingPods,
     is_published: impl Fn(&Pod) -> bool,

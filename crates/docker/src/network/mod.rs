@@ -1,9 +1,9 @@
-//! The pods' network, one of the Engine's.
+//! The pods' network, which is one of the Engine's.
 //!
-//! The Engine connects a sandbox to its network when it starts it, and disconnects it when it ends;
-//! the agent checks that the network exists and that the sandbox has an address. What a pod's
-//! `resolv.conf` says is the same in every network; where the Engine puts its own resolver into it,
-//! it is written anew in place, so that the containers that share the file see it.
+//! The Engine connects a sandbox to its network at its start, and disconnects it at its end; the agent
+//! checks that the network exists and that the sandbox has an address. A pod's `resolv.conf` is the
+//! same in every network; if the Engine writes its own resolver into it, it is rewritten in place, so
+//! that the containers that share the file see it.
 //!
 //! Upstream: `pkg/kubelet/dockershim/network/plugins.go`, cri-dockerd `core/sandbox_run.go`.
 
@@ -70,11 +70,11 @@ pub(crate) enum NetworkError {
 pub(crate) struct FailedStart {
     /// All there is to say.
     pub(crate) message: String,
-    /// The holder of a host port that it needs, if that is the cause.
+    /// The holder of a required host port, if that is the cause.
     pub(crate) conflict: Option<String>,
 }
 
-/// The network of the Engine's that pods that are not in the host's network are in.
+/// The Engine's network for pods that are not in the host's network.
 pub(crate) struct EngineNetwork {
     engine: SharedEngine,
     /// The network; the default bridge when none.
@@ -106,7 +106,7 @@ impl EngineNetwork {
         self.name.is_some()
     }
 
-    /// Whether pods can be given a network. Cheap once it was found to be so.
+    /// Whether pods can be given a network. Cheap once that is known.
     pub(crate) async fn status(&self) -> Result<(), NetworkError> {
         // The default bridge is there whenever the Engine is.
         let Some(name) = &self.name else {
@@ -150,7 +150,7 @@ pub(super) struct Networks {
     pub(super) network: EngineNetwork,
     pub(super) containers: Arc<Containers>,
     pub(super) files: Arc<PodFiles>,
-    /// Host ports that are led to pods by rules of ours.
+    /// Host ports that rules of ours forward to pods.
     pub(super) host_ports: HostPorts,
 }
 
@@ -169,7 +169,7 @@ impl Networks {
         }
     }
 
-    /// Forgets all that was known of the Engine's networks and of the host's rules: both may be others.
+    /// Forgets everything about the Engine's networks and the host's rules: both may have changed.
     pub(super) fn forget(&self) {
         self.network.forget();
         self.host_ports.forget();
@@ -187,8 +187,8 @@ impl Networks {
         Ok(node)
     }
 
-    /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
-    /// Doing it again changes nothing.
+    /// Sets up the network of a running sandbox: its addresses, and the content of its `resolv.conf`.
+    /// Idempotent.
     pub(super) async fn set_up_network(
         &self,
         pod: &Arc<Pod>,
@@ -218,8 +218,8 @@ impl Networks {
         Ok(ips.to_vec())
     }
 
-    /// Makes the `resolv.conf` of a sandbox that runs say what it is to say; an agent may have
-    /// been killed before it came to that.
+    /// Ensures the content of a running sandbox's `resolv.conf`; an earlier agent may have been killed
+    /// before it was written.
     pub(super) async fn ensure_resolv_conf(
         &self,
         pod: &Arc<Pod>,
@@ -233,9 +233,9 @@ impl Networks {
         self.write_resolv_conf(pod, path).await
     }
 
-    /// Writes what the pod's name resolution is to be over what the Engine made of it. Where the pod
-    /// has no servers but the node's, the file stays the Engine's: its resolver reaches them,
-    /// wherever they listen, and searches and options are in the sandbox's request.
+    /// Replaces the Engine's `resolv.conf` with the pod's name resolution. If the pod only uses the
+    /// node's servers, the file stays as the Engine wrote it: its resolver reaches them, wherever they
+    /// listen, and searches and options are in the sandbox's request.
     async fn write_resolv_conf(
         &self,
         pod: &Arc<Pod>,
@@ -259,7 +259,7 @@ impl Networks {
             .map_err(|error| failed(&error.to_string()))
     }
 
-    /// Fails, in words that say what to do, while pod network is not ready.
+    /// Fails with advice while the pod network is not ready.
     pub(super) async fn check_network(&self, pod: &Pod) -> Result<(), SyncError> {
         if spec::is_host_network(pod) {
             return Ok(());
@@ -278,7 +278,7 @@ impl Networks {
         })
     }
 
-    /// Explains the failed start of a sandbox, with the holder of a host port that it needs.
+    /// Explains the failed start of a sandbox, and names the holder of a required host port.
     pub(super) async fn explain_start(&self, error: &EngineError) -> FailedStart {
         let message = error.to_string();
         let Some(port) = ports::conflict(&message) else {
@@ -294,8 +294,8 @@ impl Networks {
         }
     }
 
-    /// Says that a host port is in use, and by which container or process. The protocol is the one
-    /// of a pod's port.
+    /// Reports that a host port is in use, and by which container or process. The protocol is that of a
+    /// pod's port.
     pub(super) async fn port_in_use(&self, number: u16, protocol: &str) -> String {
         let protocol = match protocol {
             "UDP" => "udp",

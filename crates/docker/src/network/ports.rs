@@ -18,7 +18,7 @@ const UDP_OPEN: &str = "07";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPort {
     pub(super) number: u16,
-    /// `tcp`, `udp` or `sctp`; none where the Engine does not say.
+    /// `tcp`, `udp` or `sctp`; none if the Engine does not report it.
     pub(super) protocol: Option<&'static str>,
 }
 
@@ -31,12 +31,12 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// The port that a start of a sandbox failed for, if it did for want of one.
+/// The occupied port that a start of a sandbox failed for, if that is the cause.
 ///
-/// The Engine says `Bind for 0.0.0.0:80 failed: port is already allocated` when a container holds
-/// it, and `listen tcp4 0.0.0.0:80: bind: address already in use`, since Engine 29
-/// `failed to bind host port 0.0.0.0:80/tcp: address already in use`, and Engine 28
-/// `failed to bind host port for 0.0.0.0:80:172.17.0.2:80/tcp: address already in use`, when a process does.
+/// If a container holds it, the Engine reports `Bind for 0.0.0.0:80 failed: port is already allocated`.
+/// If a process does, it reports `listen tcp4 0.0.0.0:80: bind: address already in use`, since Engine
+/// 29 `failed to bind host port 0.0.0.0:80/tcp: address already in use`, and Engine 28 `failed to bind
+/// host port for 0.0.0.0:80:172.17.0.2:80/tcp: address already in use`.
 pub(super) fn conflict(words: &str) -> Option<HostPort> {
     let number = |address: &str| {
         let address = address.trim_end_matches([':', ',']);
@@ -117,7 +117,7 @@ pub(super) fn publisher(
     })
 }
 
-/// The process that listens on a port, by the kernel's tables of this network namespace.
+/// The process that listens on a port, from the kernel's tables of this network namespace.
 pub(super) fn process(port: &HostPort) -> Option<String> {
     let tables = match port.protocol {
         Some("udp") => ["udp", "udp6"],
@@ -145,8 +145,8 @@ pub(super) fn process(port: &HostPort) -> Option<String> {
     Some(format!("process {:?} (pid {pid})", name.trim()))
 }
 
-/// The inode of the socket that listens on a port, in a table of `/proc/net`: line by line, since
-/// pods in the host's network fill it.
+/// The inode of the socket that listens on a port, in a table of `/proc/net`: read line by line,
+/// because pods in the host's network can fill it.
 pub(super) fn listener(table: impl BufRead, port: u16) -> Option<u64> {
     let lines = table.lines().map_while(Result::ok);
     lines.skip(1).find_map(|line| {

@@ -40,7 +40,7 @@ struct Prepared {
     target: Option<String>,
 }
 
-/// Copies of a request while it is sent: the request, what is kept of it for another attempt, its text.
+/// Copies of a request while it is sent: the request, the copy for another attempt, its text.
 const REQUEST_COPIES: usize = 3;
 
 /// The bytes that a request takes until its container is created.
@@ -115,9 +115,9 @@ impl Starter {
         }
     }
 
-    /// Whether the start of a container failed because of its OOM score. Its author can make the
-    /// Engine say so, by the name of a command for example, but can't change its sandbox: that one
-    /// has a score below 0 unless the Engine refused one before.
+    /// Whether the start of a container failed because of its OOM score. Its author can provoke that
+    /// error message, for example by the name of a command, but can't change its sandbox: that has a
+    /// score below 0 unless the Engine refused one before.
     async fn refused_oom_score(&self, error: &EngineError, id: &str, sandbox: &str) -> bool {
         names_oom_score(error)
             && self.has_negative_oom_score(id).await
@@ -304,9 +304,9 @@ impl Starter {
         }
     }
 
-    /// Removes a container that was there when it was to be created, and says so; not one that was
-    /// started. Its environment, mounts and settings may be older than the request, and the kubelet
-    /// makes a new one for each attempt. The Engine refuses to remove one whose start is under way.
+    /// Removes an existing container that was to be created, and returns whether it did; not one that
+    /// was started. Its environment, mounts and settings may be older than the request, and the kubelet
+    /// creates a new one for each attempt. The Engine refuses to remove one whose start is in progress.
     async fn remove_unstarted(&self, id: &str) -> Result<bool, SyncError> {
         let found = self.containers.index.get(id);
         if found.is_some_and(|record| record.state != ContainerState::Created) {
@@ -405,7 +405,7 @@ impl Starter {
         Ok((request?, taken))
     }
 
-    /// Id of the container whose processes an added one is to see, if it names one.
+    /// Id of the target container whose processes an ephemeral container should see, if it names one.
     ///
     /// Upstream: `getTargetID` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
     fn target(&self, pod: &Pod, name: &str) -> Result<Option<String>, SyncError> {
@@ -430,8 +430,8 @@ impl Starter {
         })
     }
 
-    /// Content of the container's seccomp profile; none where it wants none or it can't be read,
-    /// which the translation reports.
+    /// Content of the container's seccomp profile; none if it needs none or it can't be read, which the
+    /// translation reports.
     pub(super) async fn seccomp_profile(&self, pod: &Pod, container: &Container) -> Option<String> {
         match seccomp_wanted(pod, container, self.files.node.seccomp_default) {
             SeccompWanted::Localhost(profile) => {
@@ -455,8 +455,8 @@ fn needs_pod_ips(container: &Container) -> bool {
     })
 }
 
-/// Whether a failed call says nothing about the container that it is for: it wasn't answered, or
-/// collided with what else goes on.
+/// Whether a failed call says nothing about its container: it wasn't answered, or conflicted with
+/// another operation.
 fn says_nothing(error: &EngineError) -> bool {
     match error {
         EngineError::Unavailable { .. } | EngineError::Timeout { .. } => true,

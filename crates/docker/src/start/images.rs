@@ -1,4 +1,4 @@
-//! The images of a container: its own, and those that its volumes are made of.
+//! The images of a container: its own, and those of its image volumes.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use mirrorlet_runtime::SyncError;
 pub(super) struct Images {
     /// Its own.
     pub(super) own: EnsuredImage,
-    /// The Engine's ids of those that its volumes are made of, by the volume's name.
+    /// The Engine's ids of the images of its volumes, by volume name.
     pub(super) volumes: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Starting a sandbox and containers, overlapped.
+//! Starts a sandbox and containers, in parallel where possible.
 //!
 //! ```text
 //!   create sandbox ──┬── start sandbox ── inspect (address) ── hosts file ──┐
@@ -6,15 +6,15 @@
 //!                    └── image, files, create app container 2 ─────────────┴── start
 //! ```
 //!
-//! Volumes, the hosts file and the sandbox's image are made before all that. A new sandbox waits for
-//! its turn in between, so that whoever holds a turn waits for short calls of the Engine alone, and
-//! gives the turn back where one hangs.
+//! Volumes, the hosts file and the sandbox's image are prepared before. A new sandbox waits for its
+//! turn in between, so that a turn is only held for short calls of the Engine, and is released if one
+//! hangs.
 //!
-//! A container needs the sandbox's id to be created and the sandbox running to be started. One with
-//! a postStart hook holds back the starts of those after it until the hook is done. Names
-//! are deterministic, so whatever is interrupted here and tried again finds what it made:
-//! [`create`](Containers::create) adopts a sandbox and what was started. A container that was only
-//! created is made anew, unless the Engine was too slow to answer its creation.
+//! A container needs the sandbox's id to be created and the running sandbox to be started. A container
+//! with a postStart hook delays the starts of those after it until the hook is done. Names are
+//! deterministic, so a retry after an interruption finds what exists: [`create`](Containers::create)
+//! adopts a sandbox and started containers. A container that was only created is created again, unless
+//! the Engine was too slow to answer its creation.
 
 mod container;
 mod images;
@@ -51,8 +51,8 @@ use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{SyncAction, SyncError, SyncErrorReason, SyncResult};
 
-/// Most bytes that requests for containers take at a time. Those of everyday size, some 10 KB each, wait only where
-/// hundreds of them are held.
+/// Maximum number of bytes of all requests for containers at a time. Usual ones have some 10 KB each,
+/// and wait only if there are hundreds of them.
 pub(super) const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// Reason of the note that a restart count can't be kept.
@@ -62,7 +62,7 @@ const NOT_NOTED: &str = "RestartCountNotKept";
 pub(super) enum Sandbox<'a> {
     /// In one that runs.
     Running { id: &'a str, ips: Vec<IpAddr> },
-    /// In one that is to be created.
+    /// A new sandbox, which must be created.
     New { attempt: u32 },
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// The start that a step is, if it is one.
+    /// The start that a step contains, if any.
     pub(super) fn of(step: &'a Step) -> Option<Self> {
         match step {
             Step::StartContainer {
@@ -142,18 +142,18 @@ pub(super) struct Starter {
     /// Root directory.
     pub(super) root: PathBuf,
     pub(super) telemetry: Telemetry,
-    /// Bounds the sandboxes that are begun together, so that of many new pods the first ones run
+    /// Limits the sandboxes that are started together, so that of many new pods the first ones run
     /// before the last ones begin.
     pub(super) newcomers: Turns,
-    /// Bounds the requests for containers that are held, until the Engine has answered: large ones that
+    /// Limits the requests for containers that are held until the Engine has answered: large ones that
     /// hang delay other large ones rather than fill the memory.
     pub(super) requests: Room,
 }
 
 impl Starter {
-    /// Starts a sandbox, where it is a new one, and containers in it. What the pod refers to is
-    /// asked for first: without it, there is nothing to make a sandbox for. Fails as a whole only
-    /// for a volume that can't be set up.
+    /// Starts a sandbox, if it is a new one, and containers in it. The objects that the pod refers to
+    /// are requested first: without them, no sandbox is needed. Fails as a whole only for a volume that
+    /// can't be set up.
     pub(super) async fn start_all(
         &self,
         pod: &Arc<Pod>,
@@ -296,8 +296,8 @@ impl Starter {
         join_all(started).await
     }
 
-    /// The start with a restart count that goes on from the last one, though no instance is left
-    /// to tell it.
+    /// The start with a restart count that continues from the recorded one, if no instance is left to
+    /// show it.
     ///
     /// Upstream: `calcRestartCountByLogDir` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
     fn counted_on<'a>(&self, pod: &Pod, start: Start<'a>, files: &Files) -> Start<'a> {
@@ -379,9 +379,9 @@ fn has_post_start(pod: &Pod, container: &str) -> bool {
     })
 }
 
-/// Whether an error reads as if the runtime could not give a process an OOM score below 0, which
-/// takes `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made. The text also
-/// quotes what the author of the pod wrote, so this alone proves nothing.
+/// Whether an error looks as if the runtime could not set a process's OOM score below 0, which takes
+/// `CAP_SYS_RESOURCE`. Old runtimes only report that the process could not be created. The text also
+/// quotes input from the pod's author, so this alone proves nothing.
 fn names_oom_score(error: &EngineError) -> bool {
     let text = error.to_string().to_lowercase();
     text.contains("can't get final child's pid from pipe")

@@ -1,4 +1,4 @@
-//! All of a pod's start that can be had without starting anything.
+//! Prepares all of a pod's start that is possible without starting anything.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -133,8 +133,8 @@ impl Starter {
         Ok(check)
     }
 
-    /// Looks for an image as if it were never to be pulled: whether it is there, and what it is.
-    /// Notes that it would be pulled. None when it is not there, but may be had.
+    /// Looks for an image without pulling it: whether it is present, and its facts. Notes that it would
+    /// be pulled. None if it is missing, but can be pulled.
     async fn look_for(
         &self,
         uid: &PodUid,

@@ -34,8 +34,8 @@ fn failed(error: &EngineError) -> SyncError {
 }
 
 impl Starter {
-    /// Waits for a turn and creates a sandbox in it. Returns its id with the turn, or none once
-    /// cancelled. The image is made before the turn: to pull one may take long.
+    /// Waits for a turn and creates a sandbox. Returns its id with the turn, or none once cancelled.
+    /// The image is prepared before the turn, because a pull may take long.
     pub(super) async fn create_in_turn(
         &self,
         pod: &Arc<Pod>,
@@ -73,8 +73,8 @@ impl Starter {
         }
     }
 
-    /// Creates a sandbox of that image. The outer error is what keeps it from being asked for, the
-    /// inner one the Engine's answer.
+    /// Creates a sandbox of that image. The outer error prevents the request, the inner one is the
+    /// Engine's answer.
     async fn create_sandbox(
         &self,
         pod: &Arc<Pod>,
@@ -121,7 +121,7 @@ impl Starter {
         }
     }
 
-    /// The host's address in the pods' network, for a pod whose host ports are led to it there.
+    /// The host's address in the pods' network, for a pod whose host ports are forwarded there.
     pub(super) async fn gateway_of(&self, pod: &Pod) -> Result<Option<Ipv4Addr>, SyncError> {
         if !is_beside(pod) || forwarded_ports(pod).is_empty() {
             return Ok(None);
@@ -129,8 +129,8 @@ impl Starter {
         self.networks.host_ports.gateway().await.map(Some)
     }
 
-    /// Starts a sandbox, sets up its network and writes its hosts file. One that can't be started
-    /// or connected is removed: the error says all of it.
+    /// Starts a sandbox, sets up its network and writes its hosts file. A sandbox that can't be started
+    /// or connected is removed; the error has all details.
     pub(super) async fn start_sandbox(
         &self,
         pod: &Arc<Pod>,
@@ -183,7 +183,7 @@ impl Starter {
         Ok(ips)
     }
 
-    /// Limits the cgroup of a pod with resources of its own, before anything runs in it.
+    /// Limits the cgroup of a pod with pod-level resources, before anything runs in it.
     ///
     /// Upstream: `EnsureExists` of `pkg/kubelet/cm/pod_container_manager_linux.go`.
     pub(super) async fn limit_cgroup(
@@ -205,8 +205,8 @@ impl Starter {
             })
     }
 
-    /// Fails where a pod has resources of its own and its sandbox is not limited by them: the
-    /// Engine or the kernel may do otherwise than told, or show us other cgroups than theirs.
+    /// Fails if a pod has pod-level resources and its sandbox is not limited by them: the Engine or the
+    /// kernel may not apply them, or show us other cgroups than theirs.
     async fn check_cgroup(&self, pod: &Pod, id: &str) -> Result<(), SyncError> {
         if of_pod(pod).is_none() {
             return Ok(());

@@ -32,7 +32,7 @@ const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 pub struct ImageFacts<'a> {
     /// The Engine's id of it.
     pub id: &'a str,
-    /// The name it was found by: what `docker ps` shows.
+    /// The name by which it was found, as in `docker ps`.
     pub name: &'a str,
     /// `Config.User` of the image; empty for root.
     pub user: &'a str,
@@ -57,20 +57,20 @@ pub struct ContainerInput<'a> {
     pub pod_restarts: u32,
     /// Full id of the sandbox.
     pub sandbox_id: &'a str,
-    /// Full id of the container whose processes it is to see, too.
+    /// Full id of the target container whose processes it should see.
     pub target: Option<&'a str>,
-    /// Addresses of the pod; those of the node in the host's network.
+    /// Addresses of the pod; those of the node for a pod in the host's network.
     pub pod_ips: &'a [IpAddr],
     /// The paths to which its mounts are bound.
     pub volumes: &'a VolumeMap,
     /// The API server's objects that the pod refers to.
     pub objects: &'a ObjectSet,
-    /// The files that its variables come from; none before the pod runs.
+    /// The files with its variables; none before the pod runs.
     pub env_files: Option<&'a EnvFiles>,
-    /// Its image; none sends the spec's reference and leaves the user to the Engine.
+    /// Its image; if none, the spec's reference is sent and the Engine chooses the user.
     pub image: Option<ImageFacts<'a>>,
-    /// Content of the profile's file where [`security::seccomp_wanted`] is `Localhost`; none
-    /// when it can't be read.
+    /// Content of the profile's file if [`security::seccomp_wanted`] is `Localhost`; none if it can't
+    /// be read.
     pub seccomp_json: Option<&'a str>,
     /// File its termination message is written to.
     pub termination_log: Option<&'a Path>,
@@ -120,7 +120,7 @@ fn skipped_names(container: &Container, environment: &Environment) -> Option<Not
     })
 }
 
-/// Makes the create request of an app or init container.
+/// Builds the create request of an app or init container.
 pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigError> {
     let (pod, container) = (input.pod, input.container);
     if spec::spec(pod).host_users == Some(false) {

@@ -1,4 +1,4 @@
-//! Devices of an app container: volumes that are block devices, and devices by CDI.
+//! Devices of an app container: volumes that are block devices, and CDI devices.
 //!
 //! Upstream: `makeBlockVolumes` of `pkg/kubelet/kubelet_pods.go`.
 
@@ -23,7 +23,7 @@ const CDI_DRIVER: &str = "cdi";
 /// Reason of the note that annotations about devices have no effect.
 const CDI_IGNORED: &str = "CDIAnnotationIgnored";
 
-/// The request for the pod's devices by CDI; none where it has none.
+/// The request for the pod's CDI devices; none if it has none.
 pub(super) fn cdi_requests(
     pod: &Pod,
     engine: &EngineFacts,
@@ -45,7 +45,7 @@ pub(super) fn cdi_requests(
     }]))
 }
 
-/// Why an Engine has no devices by CDI, and which one does.
+/// Why the Engine doesn't support CDI devices, and which one does.
 pub(super) fn no_cdi(api: (u16, u16)) -> String {
     let on = r#""features": {"cdi": true} in the Engine's daemon.json"#;
     if api < API_CDI {
@@ -58,7 +58,7 @@ pub(super) fn no_cdi(api: (u16, u16)) -> String {
     }
 }
 
-/// A note that the annotations of a Pod of the API server give it no devices.
+/// A note that the annotations of an API pod are ignored, so that it gets no devices.
 pub(super) fn ignored_annotation(pod: &Pod) -> Option<Note> {
     cdi::ignored(pod).map(|key| Note {
         reason: CDI_IGNORED,
@@ -68,7 +68,7 @@ pub(super) fn ignored_annotation(pod: &Pod) -> Option<Note> {
     })
 }
 
-/// The block devices of the container, in the spec's order; none where it has none.
+/// The block devices of the container, in the spec's order; none if it has none.
 pub(super) fn devices(
     container: &Container,
     volumes: &VolumeMap,

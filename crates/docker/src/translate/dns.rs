@@ -1,4 +1,4 @@
-//! A pod's name resolution: policy, cluster and node settings → servers, searches, options.
+//! Computes a pod's name resolution: policy, cluster and node settings → servers, searches, options.
 //!
 //! Upstream: `pkg/kubelet/network/dns/dns.go`.
 
@@ -21,7 +21,7 @@ const SEARCH_MAX: usize = 255;
 /// Option of pods that ask the cluster's servers.
 const CLUSTER_OPTION: &str = "ndots:5";
 
-/// Reason of the note that a pod wants the cluster's DNS where there is none.
+/// Reason of the note that a pod requires the cluster's DNS, which does not exist.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
 /// The content of a `resolv.conf`.
@@ -36,7 +36,7 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Reads a `resolv.conf`. Lines that are not understood are passed over, as the resolver does.
+    /// Parses a `resolv.conf`. Invalid lines are ignored, as the resolver does.
     pub fn parse(text: &str) -> Self {
         let mut conf = Self::default();
         for line in text.lines() {
@@ -66,8 +66,8 @@ impl ResolvConf {
 pub struct PodDns {
     /// Servers, search domains and options.
     pub conf: ResolvConf,
-    /// Whether all of it is the node's own: then it is best left to the Engine, which knows how
-    /// to reach a resolver that listens on the node's loopback.
+    /// Whether all of it is the node's own: then it is left to the Engine, which can reach a resolver
+    /// that listens on the node's loopback.
     pub inherited: bool,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for ResolvConf {
     }
 }
 
-/// Whether a pod asks the cluster's DNS servers, where there are some.
+/// Whether a pod queries the cluster's DNS servers, if there are some.
 pub(crate) fn asks_cluster(pod: &Pod) -> bool {
     let policy = spec::spec(pod).dns_policy.as_deref();
     match policy.unwrap_or("ClusterFirst") {

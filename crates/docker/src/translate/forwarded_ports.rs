@@ -1,4 +1,4 @@
-//! Host ports that are led to a pod by rules of ours, as a label of its sandbox keeps them.
+//! Host ports that rules of ours forward to a pod, in the form of its sandbox's label.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,12 +10,12 @@ use mirrorlet_host::nat::Protocol;
 
 use super::sandbox::with_host_ports;
 
-/// A host port that is led to a pod by rules of ours.
+/// A host port that a rule of ours forwards to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ForwardedPort {
     /// Its protocol.
     pub protocol: Protocol,
-    /// The address of the host that it is bound to; none for all.
+    /// The host address that it is bound to; none for all.
     pub host_ip: Option<Ipv4Addr>,
     /// The port on the host.
     pub host_port: u16,
@@ -70,7 +70,7 @@ impl FromStr for ForwardedPort {
     }
 }
 
-/// The host ports of a pod that rules can lead to it: those of TCP and UDP at IPv4 addresses.
+/// The host ports of a pod that rules can forward to it: TCP and UDP at IPv4 addresses.
 pub(crate) fn forwarded_ports(pod: &Pod) -> Vec<ForwardedPort> {
     led_ports_of(pod, |_| true)
 }
@@ -107,7 +107,7 @@ pub(crate) fn to_label(ports: &[ForwardedPort]) -> String {
     texts.join(",")
 }
 
-/// The ports that a label names. What can't be read is left out: a sandbox of another version's.
+/// The ports in a label. Invalid ones are skipped: the sandbox may be from another version.
 pub(crate) fn from_label(label: &str) -> Vec<ForwardedPort> {
     label
         .split(',')

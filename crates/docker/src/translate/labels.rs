@@ -1,8 +1,9 @@
-//! Labels, which distinguish our containers from others', and what a restart of ours is rebuilt from.
+//! Labels, which distinguish our containers from others', and from which state is rebuilt after a
+//! restart.
 //!
-//! An image's labels are copied into its containers wherever the request sets no value. So every
-//! key that is read back is set on every container, and a container counts as ours only when its
-//! name says the same as its labels.
+//! An image's labels are copied to its containers unless the request sets them. So every key that is
+//! read back is set on every container, and a container counts as ours only if its name matches its
+//! labels.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -115,8 +116,8 @@ pub enum Kind {
     },
 }
 
-/// The data from which a container's preStop hook is rebuilt when its spec is no longer known:
-/// values of labels. A hook may hold what is secret, so they aren't shown.
+/// The labels from which a container's preStop hook is rebuilt when its spec is no longer known. A hook
+/// may contain secrets, so they aren't shown.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct HookLabels {
     pre_stop: String,
@@ -141,7 +142,7 @@ impl HookLabels {
         }
     }
 
-    /// The labels, of the hook and of the ports that it may name.
+    /// The labels of the hook and of the ports that it may refer to.
     pub(crate) fn texts(&self) -> (&str, &str) {
         (&self.pre_stop, &self.ports)
     }
@@ -151,8 +152,8 @@ impl HookLabels {
         Self { pre_stop, ports }
     }
 
-    /// As much of the container as its preStop hook needs. What can't be read is left out, as if
-    /// it had no hook: upstream does so too.
+    /// The parts of the container that its preStop hook needs. Without valid labels there is no hook,
+    /// as upstream.
     pub fn container(&self, name: &str) -> Container {
         Container {
             name: name.to_owned(),
@@ -166,7 +167,7 @@ impl HookLabels {
     }
 }
 
-/// A value as a label holds it: empty for none, and for one that is too long. Such a hook runs only
+/// A value in the form of a label: empty for none, and for one that is too long. Such a hook runs only
 /// while the pod's manifest is known.
 fn json<T: serde::Serialize>(value: Option<&T>) -> String {
     let written = value.and_then(|value| serde_json::to_string(value).ok());
@@ -332,8 +333,8 @@ fn log_path(pod: &Pod, container: &Container, restart_count: u32) -> String {
     )
 }
 
-/// Reads a container of ours back from its names and labels. None when it carries another
-/// owner's label or none, when no name of it parses, or when name and labels disagree.
+/// Parses a container of ours from its names and labels. None if it has another owner's label or none,
+/// if none of its names parses, or if name and labels disagree.
 pub fn parse_ours<'a>(
     owner: &str,
     names: impl IntoIterator<Item = &'a str>,

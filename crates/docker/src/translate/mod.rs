@@ -1,7 +1,7 @@
-//! PURE: a pod's spec → the Engine's create requests, and back from names and labels.
+//! PURE: converts a pod's spec to the Engine's create requests, and names and labels back.
 //!
-//! Nothing here does I/O, reads a clock or logs. Facts about the node and the Engine come in as
-//! values, warnings go out as [`Note`]s, and what can't be translated is a [`ConfigError`].
+//! Nothing here does I/O, reads a clock or logs. Facts about the node and the Engine are passed as
+//! values, warnings are returned as [`Note`]s, and an untranslatable spec is a [`ConfigError`].
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -45,9 +45,9 @@ pub use security::{SeccompWanted, seccomp_wanted};
 pub struct HostFacts {
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
-    /// Where they are read again for each container; `None` to use the stored ones.
+    /// Reads them again for each container; `None` to use the stored ones.
     pub node_ips_now: Option<NodeIps>,
-    /// Memory of the machine in bytes; what OOM scores are relative to.
+    /// Memory of the machine in bytes, which OOM scores are relative to.
     pub memory_bytes: u64,
     /// The values of absent resource limits.
     pub allocatable: Amounts,
@@ -55,25 +55,25 @@ pub struct HostFacts {
     pub resolv_conf: ResolvConf,
     /// Its path, read again for each pod; `None` to use the stored content.
     pub resolv_conf_path: Option<PathBuf>,
-    /// Whether it is another one than the Engine goes by.
+    /// Whether it is a different file than the Engine's.
     pub own_resolv_conf: bool,
     /// Content of the node's `/etc/hosts`.
     pub hosts_file: String,
     /// Its path, read again for each pod; `None` to use the stored content.
     pub hosts_path: Option<PathBuf>,
-    /// The Docker network of the pods; the Engine's default bridge when none.
+    /// The Docker network of the pods; the Engine's default bridge if none.
     pub network: Option<String>,
     /// DNS servers of the cluster; empty on a box.
     pub cluster_dns: Vec<IpAddr>,
-    /// Whether the DNS server of the cluster is one of ours, at the host's address in the pods' network.
+    /// Whether the cluster's DNS server is ours, at the host's address in the pods' network.
     pub dns_at_gateway: bool,
     /// Domain of the cluster.
     pub cluster_domain: String,
-    /// cgroup under which pods live; empty leaves it to the Engine.
+    /// Parent cgroup of all pods; empty to leave it to the Engine.
     pub cgroup_root: String,
-    /// Whether containers that name no seccomp profile get the Engine's own.
+    /// Whether containers without a seccomp profile get the Engine's default one.
     pub seccomp_default: bool,
-    /// Limits of each container's log; the Engine's own when none.
+    /// Limits of each container's log; the Engine's own if none.
     pub log_limits: Option<LogLimits>,
 }
 
@@ -90,7 +90,7 @@ pub struct EngineFacts {
     pub log_driver: Option<&'static str>,
     /// Whether it enforces `AppArmor` profiles. It would ignore them otherwise.
     pub app_armor: bool,
-    /// Whether it gives containers devices by CDI. It tells where it looks for them, if it does.
+    /// Whether it supports CDI devices, in which case it reports where it looks for them.
     pub cdi: bool,
 }
 
@@ -123,7 +123,7 @@ impl CgroupDriver {
 /// A create request, ready to be sent.
 #[derive(Clone, PartialEq)]
 pub struct Request {
-    /// Name of the container; what makes a create happen once.
+    /// Name of the container, which ensures that it is created only once.
     pub name: String,
     /// Body of the request. Holds env values, so it is never printed.
     pub body: ContainerCreateBody,
@@ -133,7 +133,7 @@ pub struct Request {
 
 mirrorlet_core::partial_debug!(Request, name, notes);
 
-/// Something that was done otherwise than asked, and is worth an event.
+/// Something that is done differently than requested, and is worth an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// Event reason, for example `DNSConfigForming`.
@@ -142,8 +142,8 @@ pub struct Note {
     pub message: String,
 }
 
-/// Why a pod or container can't be translated. It surfaces as `CreatePodSandboxError` for a
-/// sandbox and `CreateContainerConfigError` for a container. Holds no env values.
+/// Why a pod or container can't be translated. Reported as `CreatePodSandboxError` for a sandbox and
+/// `CreateContainerConfigError` for a container. Contains no env values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The host name, made a fully qualified one, is too long for the kernel.
@@ -180,10 +180,10 @@ pub enum ConfigError {
     /// A profile that the Engine would ignore.
     #[error("Cannot enforce AppArmor: AppArmor is not enabled on the host")]
     AppArmor,
-    /// An annotation about devices by CDI has a value that it can't have.
+    /// An annotation about CDI devices has an invalid value.
     #[error("{0}")]
     CdiAnnotation(String),
-    /// A pod asks for a device by CDI, which the Engine doesn't have.
+    /// A pod requests a CDI device, which the Engine doesn't have.
     #[error("CDI device {device:?}: {}", devices::no_cdi(*api))]
     NoCdi {
         /// The device.
@@ -191,7 +191,7 @@ pub enum ConfigError {
         /// The API version agreed on.
         api: (u16, u16),
     },
-    /// An annotation about logs has a value that it can't have.
+    /// An annotation about logs has an invalid value.
     #[error("{0}")]
     LogLimits(String),
     /// A mount names a volume the pod does not have.
@@ -248,7 +248,7 @@ pub enum ConfigError {
         /// The API version agreed on.
         api: (u16, u16),
     },
-    /// A mount's options contradict each other or can't be had.
+    /// A mount's options contradict each other or are unsupported.
     #[error("mount {path:?}: {problem}")]
     Mount {
         /// Mount path.

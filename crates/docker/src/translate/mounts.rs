@@ -73,7 +73,7 @@ fn is_read_only(mount: &VolumeMount, volumes: &VolumeMap) -> bool {
     volumes.read_only.contains(&mount.name) || mount.read_only == Some(true)
 }
 
-/// The mounts whose directory the Engine makes when it is missing, in the form that says so in
+/// The mounts whose directory the Engine creates if it is missing, in the form that has this effect in
 /// every version of its API: `source:target:options`.
 pub(super) fn binds(
     container: &Container,
@@ -305,8 +305,8 @@ fn volume_mount(
     Ok(bound)
 }
 
-/// A bind mount. The Engine is not asked to make a missing source: what is to be there was made
-/// before, and an empty directory in place of what has gone would go unnoticed.
+/// A bind mount. The Engine is not asked to create a missing source: required sources were created
+/// before, and an empty directory in place of a removed one would go unnoticed.
 fn bind(source: &Path, target: &str) -> Mount {
     Mount {
         target: Some(target.to_owned()),

@@ -36,13 +36,13 @@ pub fn container_name(container: &str, pod: &FullName, uid: &PodUid, attempt: u3
     )
 }
 
-/// The name to fall back to when another container, which can't be found, holds `name`.
+/// The alternative name if another container, which can't be found, holds `name`.
 pub fn conflict_name(name: &str, random: u32) -> String {
     format!("{name}_{random:08x}")
 }
 
 impl ContainerName {
-    /// Takes a name apart; the Engine's leading `/` and a conflict suffix are accepted.
+    /// Parses a name; the Engine's leading `/` and a conflict suffix are accepted.
     pub fn parse(name: &str) -> Option<Self> {
         let parts: Vec<&str> = name
             .strip_prefix('/')

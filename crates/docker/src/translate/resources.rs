@@ -20,7 +20,7 @@ use super::{CgroupDriver, ConfigError, EngineFacts, HostFacts};
 const QUOTA_MIN: i64 = 1_000;
 /// Thousandths of a CPU in a CPU.
 const MILLI: i64 = 1000;
-/// OOM score of sandboxes: they use next to nothing, and their pod dies with them.
+/// OOM score of sandboxes: they use hardly any memory, and their pod dies with them.
 pub const OOM_SANDBOX: i64 = -998;
 /// OOM score of guaranteed and node-critical pods.
 const OOM_GUARANTEED: i64 = -997;
@@ -34,8 +34,8 @@ pub fn cpu_quota(milli: i64) -> i64 {
     (milli.saturating_mul(QUOTA_PERIOD) / MILLI).max(QUOTA_MIN)
 }
 
-/// A container's limits for the Engine; the memory limit is also that of memory and swap together.
-/// The pod's own limits hold for a container that has none.
+/// A container's limits for the Engine; the memory limit also limits memory and swap together. A
+/// container without limits has the pod's.
 ///
 /// Upstream: `generateLinuxContainerResources` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
@@ -45,7 +45,7 @@ pub fn container_limits(pod: &Pod, container: &Container) -> CgroupLimits {
     cgroup_limits(shares, limit(CPU), limit(MEMORY))
 }
 
-/// The limits of all containers of a pod together, where the pod has resources of its own.
+/// The limits of all containers of a pod together, if the pod has pod-level resources.
 ///
 /// Upstream: `ResourceConfigForPod` of `pkg/kubelet/cm/helpers_linux.go`.
 pub fn pod_limits(pod: &Pod) -> Option<CgroupLimits> {
@@ -115,7 +115,7 @@ fn score(memory_bytes: i64, node: &HostFacts) -> i64 {
     OOM_BEST_EFFORT.saturating_sub(i64::try_from(share).unwrap_or(i64::MAX))
 }
 
-/// The score for the Engine: never below 0 where it refuses that.
+/// The score for the Engine: never below 0 if it refuses that.
 pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
     if engine.negative_oom_score {
         score
@@ -124,8 +124,8 @@ pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
     }
 }
 
-/// Where the cgroup of a pod is, component by component, and its limits: of a pod with resources of
-/// its own.
+/// The path of a pod's cgroup, component by component, and its limits, for a pod with pod-level
+/// resources.
 ///
 /// # Errors
 /// The Engine has no cgroups that could be limited.
@@ -144,10 +144,10 @@ pub fn pod_cgroup_limits(
     Ok(parts.map(|parts| (parts, limits)))
 }
 
-/// cgroup parent of a pod's containers; none leaves it to the Engine.
+/// cgroup parent of a pod's containers; none to leave it to the Engine.
 ///
-/// With cgroupfs a path below the root, with systemd the name of one slice, whose dashes spell
-/// the same path.
+/// With cgroupfs a path below the root, with systemd the name of one slice, whose dashes represent the
+/// same path.
 pub fn cgroup_parent(pod: &Pod, root: &str, driver: CgroupDriver) -> Option<String> {
     let parts = pod_cgroup(cgroup_root(root, pod), qos_class(pod), &PodUid::of(pod))?;
     match driver {

@@ -25,7 +25,7 @@ use super::{
 };
 use mirrorlet_core::small::SmallCollect;
 
-/// Size of `/dev/shm`, the same whatever the daemon's default is.
+/// Size of `/dev/shm`, regardless of the daemon's default.
 pub const SHM_SIZE: i64 = 64 << 20;
 /// The Engine's value for "no search domains".
 const NO_SEARCH: &str = ".";
@@ -47,8 +47,8 @@ pub struct SandboxInput<'a> {
     pub attempt: u32,
     /// Network mode of a pod that is not in the host's network.
     pub network_mode: &'a str,
-    /// The host's address in that network. Where the pod runs beside the one that it is to replace,
-    /// its ports are published there and on 127.0.0.1, as numbers that the Engine chooses.
+    /// The host's address in that network. If the pod runs beside the one that it will replace, its
+    /// ports are published there and on 127.0.0.1, with numbers that the Engine chooses.
     pub gateway: Option<Ipv4Addr>,
     /// Image of the sandbox.
     pub image: &'a str,
@@ -120,7 +120,7 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
     Ok(Request { name, body, notes })
 }
 
-/// The Engine never restarts a container of ours: we do.
+/// The Engine never restarts our containers: the agent does.
 pub(super) fn never_restart() -> RestartPolicy {
     RestartPolicy {
         name: Some(RestartPolicyNameEnum::NO),
@@ -128,7 +128,7 @@ pub(super) fn never_restart() -> RestartPolicy {
     }
 }
 
-/// Switches an image's health check off: probes take its place.
+/// Disables an image's health check: probes replace it.
 pub(super) fn no_healthcheck() -> HealthConfig {
     HealthConfig {
         test: Some(vec!["NONE".to_owned()]),
@@ -199,7 +199,7 @@ fn endpoint(network_mode: &str, sysctls: String) -> NetworkingConfig {
     }
 }
 
-/// The containers whose host ports are bound: app containers and sidecars.
+/// The containers with host ports: app containers and sidecars.
 pub(crate) fn with_host_ports(pod: &Pod) -> impl Iterator<Item = &Container> {
     let containers = spec::containers(pod).filter(|(role, _)| match role {
         Role::App | Role::Sidecar => true,

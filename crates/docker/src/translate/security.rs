@@ -43,8 +43,8 @@ pub fn is_privileged(container: &Container) -> bool {
     of_container(container).and_then(|s| s.privileged) == Some(true)
 }
 
-/// The seccomp profile of a container: its own, its pod's, or where neither names one the node's
-/// default. The content of a [`SeccompWanted::Localhost`] file is read by the caller.
+/// The seccomp profile of a container: its own, its pod's, or else the node's default. The caller reads
+/// the content of a [`SeccompWanted::Localhost`] file.
 ///
 /// Upstream: `getSeccompProfile` of `pkg/kubelet/kuberuntime/helpers.go`.
 pub fn seccomp_wanted<'a>(
@@ -101,7 +101,7 @@ pub(super) fn security_opts(
     Ok(opts)
 }
 
-/// Security options of a sandbox: our own process needs nothing the Engine's defaults deny.
+/// Security options of a sandbox: our own process works with the Engine's defaults.
 pub(super) fn sandbox_security_opts(pod: &Pod) -> Vec<String> {
     let mut opts = vec![NO_NEW_PRIVILEGES.to_owned()];
     let se_linux = of_pod(pod).and_then(|s| s.se_linux_options.as_ref());
@@ -169,7 +169,7 @@ pub(super) fn group_add(pod: &Pod) -> Option<Vec<String>> {
     (!texts.is_empty()).then_some(texts)
 }
 
-/// `Config.User` of a sandbox. A group alone is given to user 0.
+/// `Config.User` of a sandbox. A group without a user gets user 0.
 pub(super) fn sandbox_user(pod: &Pod) -> Option<String> {
     let security = of_pod(pod)?;
     match (security.run_as_user, security.run_as_group) {
@@ -180,8 +180,8 @@ pub(super) fn sandbox_user(pod: &Pod) -> Option<String> {
     }
 }
 
-/// `Config.User` of an app container: the spec's user, else the image's; `image_user` is none
-/// when the image is not known, and then the Engine is left to it.
+/// `Config.User` of an app container: the spec's user, otherwise the image's; `image_user` is none if
+/// the image is not known, and then the Engine decides.
 pub(super) fn container_user(
     pod: &Pod,
     container: &Container,
@@ -214,9 +214,8 @@ fn run_as_group(pod: &Pod, container: &Container) -> Option<i64> {
         .or_else(|| of_pod(pod).and_then(|s| s.run_as_group))
 }
 
-/// Checks that a container of a pod with `supplementalGroupsPolicy: Strict` has a group: only then
-/// the Engine leaves the image's groups out. Containers that are added to a running pod are
-/// checked nowhere else.
+/// Checks that a container of a pod with `supplementalGroupsPolicy: Strict` has a group: only then the
+/// Engine ignores the image's groups. Containers that are added to a running pod are checked only here.
 pub(super) fn verify_groups(pod: &Pod, container: &Container) -> Result<(), ConfigError> {
     let policy = of_pod(pod).and_then(|s| s.supplemental_groups_policy.as_deref());
     if policy == Some("Strict") && run_as_group(pod, container).is_none() {
@@ -236,7 +235,7 @@ fn wants_non_root(pod: &Pod, container: &Container) -> bool {
     non_root == Some(true)
 }
 
-/// Whether it is the image's user alone that keeps the container from running as root.
+/// Whether only the image's user prevents the container from running as root.
 pub(super) fn relies_on_image_user(pod: &Pod, container: &Container) -> bool {
     wants_non_root(pod, container) && run_as_user(pod, container).is_none()
 }
@@ -280,7 +279,7 @@ pub(super) fn verify_run_as_non_root(
     }
 }
 
-/// `MaskedPaths` and `ReadonlyPaths`: empty lists unmask, none means the Engine's own.
+/// `MaskedPaths` and `ReadonlyPaths`: empty lists unmask, none selects the Engine's defaults.
 pub(super) fn masked_paths(container: &Container) -> Option<Vec<String>> {
     let proc_mount = of_container(container).and_then(|s| s.proc_mount.as_deref());
     (proc_mount == Some("Unmasked")).then(Vec::new)

@@ -20,10 +20,10 @@ use mirrorlet_host::telemetry::occurrences;
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
 const STALL: Duration = Duration::from_mins(1);
 
-/// The same while all layers that are missing wait within the Engine, which has one queue for those of
-/// all pulls: it says neither how long one stands there nor when its turn has come. containerd unpacks
-/// what is complete in silence, too. Since Engine 29.9 its downloads queue as well, manifests included, and
-/// it says nothing of those that wait.
+/// The limit while all missing layers wait in the Engine's queue, which is shared by all pulls: the
+/// Engine reports neither the waiting time nor its end. containerd reports nothing while it unpacks
+/// complete layers, either. Since Engine 29.9 its downloads also wait in a queue, including manifests,
+/// and it doesn't report those that wait.
 const WAIT_STALL: Duration = Duration::from_mins(30);
 
 /// Most layers of one pull that are watched; an image has some hundred at most.
@@ -52,11 +52,11 @@ enum Came {
 enum Layer {
     /// It is to come.
     Announced,
-    /// It comes, and says so.
+    /// It is downloaded, with progress messages.
     Moving,
-    /// Nothing may be said of it for long.
+    /// There may be no messages for long.
     Silent,
-    /// It is here, and unpacked for as long as that takes.
+    /// It is downloaded, and being unpacked for as long as that takes.
     Extracting,
 }
 
@@ -90,9 +90,9 @@ impl Layers {
         self.0.values().any(|layer| *layer == state)
     }
 
-    /// How long nothing may be said; none for as long as it takes. Once all have arrived, the
-    /// configuration of the image may be missing, of which the Engine says nothing. `is_quiet` tells of
-    /// an Engine that says nothing of what waits or is unpacked.
+    /// The time without messages after which the pull is aborted; none for no limit. When all layers
+    /// have arrived, the configuration of the image may be missing, about which the Engine sends no
+    /// messages. `is_quiet` says that the Engine sends no messages about waiting and unpacking.
     fn patience(&self, is_quiet: bool) -> Option<Duration> {
         let moves = self.any(Layer::Moving) || (!is_quiet && self.any(Layer::Announced));
         if moves {
@@ -114,7 +114,7 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 const UNAUTHORIZED: &str = "unauthorized";
 
 impl PullState {
-    /// Pulls in that turn, and looks at what came. Somebody has waited since `asked`.
+    /// Pulls with that turn, and inspects the image. The pod has waited since `asked`.
     pub(super) async fn download(
         &self,
         image: &str,
@@ -317,11 +317,11 @@ fn stalled(image: &str, patience: Duration) -> EngineError {
     )
 }
 
-/// Whether the registry has no image to offer: it is in trouble, can't be found, or doesn't know the
-/// image. False where credentials are refused or can't be read, which is mended by a look at them.
+/// Whether the registry can't offer the image: it is unavailable, can't be resolved, or doesn't know
+/// the image. False if credentials are refused or can't be read, because those can be corrected.
 ///
-/// A registry that denies all access to an unknown repository, as Docker Hub does, counts as one that
-/// doesn't know it.
+/// A registry that denies all access to an unknown repository, as Docker Hub does, counts as not
+/// knowing it.
 pub(super) fn has_no_image(error: &EngineError) -> bool {
     let EngineError::Api { status, message } = error else {
         return false;
@@ -330,8 +330,8 @@ pub(super) fn has_no_image(error: &EngineError) -> bool {
     *status != http::StatusCode::UNAUTHORIZED.as_u16() && !message.contains(UNAUTHORIZED)
 }
 
-/// Whether the registry is in trouble, rather than without the image. The Engine says so by a code,
-/// or in words with the code and its name in them.
+/// Whether the registry is unavailable, as opposed to not having the image. The Engine reports that
+/// with a status code, or in a message with the code and its name.
 pub(super) fn is_registry_unavailable(error: &EngineError) -> bool {
     let EngineError::Api { status, message } = error else {
         return false;

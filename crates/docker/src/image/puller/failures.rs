@@ -1,4 +1,4 @@
-//! Failed pulls: how long the next try of each waits, and why the last one failed.
+//! Failed pulls: the back-off of each, and its last error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,8 +53,8 @@ impl Failures {
         })
     }
 
-    /// Records the outcome of a pull. `is_present` is whether the pod may use the image as it is on
-    /// this machine, and only the policy asks for a pull.
+    /// Records the outcome of a pull. `is_present` says that the pod may use the image on this machine,
+    /// and only the policy asks for a pull.
     pub(super) fn settle(
         &mut self,
         key: String,

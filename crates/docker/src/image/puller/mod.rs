@@ -1,4 +1,4 @@
-//! `ImagePuller`: makes sure that an image is there before a container is created from it.
+//! `ImagePuller`: ensures that an image is present before a container is created from it.
 //!
 //! Upstream: `pkg/kubelet/images/image_manager.go` (`EnsureImageExists`). Unlike there, an image
 //! is pulled once for all pods that wait for it, and what is known of it is remembered.
@@ -40,8 +40,8 @@ use mirrorlet_core::node::ImageSeen;
 use mirrorlet_core::reference::Reference;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
-/// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
-/// first pod is not held up by the last.
+/// Default number of parallel pulls: enough to keep a link busy, few enough that the first pod does not
+/// wait for the last.
 pub const DEFAULT_PULLS: usize = 4;
 
 /// An image that is there.
@@ -66,13 +66,12 @@ pub struct ListedImage {
     pub digests: Vec<String>,
     /// Its size in bytes; shared layers count with each image.
     pub size_bytes: u64,
-    /// When this agent, or one before it on the same root, pulled it last; none for an image of
-    /// somebody else.
+    /// When this agent, or an earlier one with the same root, last pulled it; none for other images.
     pub pulled_at: Option<Timestamp>,
 }
 
 impl ListedImage {
-    /// The ids that statuses of containers may name it by, as [`ImageFacts::image_id`].
+    /// The ids under which statuses of containers may refer to it, see [`ImageFacts::image_id`].
     pub fn image_ids(&self) -> impl Iterator<Item = String> {
         let pulled = self.digests.iter().map(|digest| id_of_pulled(digest));
         pulled.chain([id_of_local(&self.id)])
@@ -96,7 +95,7 @@ type Credentials = Arc<[Credential]>;
 pub struct ForPod<'a> {
     /// Its UID.
     pub uid: &'a PodUid,
-    /// Its namespace, whose pulls leave a turn for those of others; empty where nothing is pulled.
+    /// Its namespace, whose pulls leave a turn for other namespaces; empty for nothing to pull.
     pub namespace: &'a str,
 }
 
@@ -109,17 +108,17 @@ impl<'a> From<&'a PodUid> for ForPod<'a> {
 /// Options of an [`ImagePuller`].
 #[derive(Debug, Clone)]
 pub struct PullerOptions {
-    /// Pulls at a time; at least one. If there are more, those for the pods of one namespace leave one
-    /// for those of others.
+    /// Maximum number of parallel pulls; at least one. If there are more, those for the pods of one
+    /// namespace leave one for other namespaces.
     pub pulls: usize,
-    /// Directory of a Docker client's configuration, whose credentials are the node's; none for
-    /// no credentials but the pods' own.
+    /// Directory of a Docker client's configuration with the node's credentials; none to use only the
+    /// pods' own.
     pub docker_config: Option<PathBuf>,
-    /// Where it is noted which images were pulled; none to forget it with the agent.
+    /// File that records the pulled images; none to keep the record in memory only.
     pub record: Option<PathBuf>,
-    /// Where it is noted which credentials pulled them; none to forget it with the agent.
+    /// File that records the credentials of pulls; none to keep the record in memory only.
     pub access_record: Option<PathBuf>,
-    /// The images that pods may use only with such credentials.
+    /// The images that pods may use only with the credentials that pulled them.
     pub verification: Verification,
 }
 
@@ -145,7 +144,7 @@ struct PullState {
     pulled: PulledImages,
     access: ImageAccess,
     under_way: UnderWay<Wanted, Outcome>,
-    /// The turns of the namespaces whose pods have a part in them, or wait to begin one.
+    /// The turns of the namespaces that are in use or waited for.
     for_namespaces: UnderWay<(String, Wanted), Permit>,
     /// Of all turns, those at images that are pulled or about to be, and those that are waited for.
     for_all: UnderWay<Wanted, Turn>,
@@ -193,14 +192,14 @@ impl ImagePuller {
         }
     }
 
-    /// Makes sure that an image is there for a container of a pod, pulling it as the policy says.
+    /// Ensures that an image is present for a container of a pod, pulling it as the policy requires.
     ///
-    /// A known image costs no Engine call, an unknown present one an inspect. The image may still
-    /// have been removed since: when a create answers that it is missing, [`forget`](Self::forget)
-    /// it and ask again. `awaited` is called when a pull is begun or joined.
+    /// A known image costs no Engine call, an unknown present one an inspect. The image may have been
+    /// removed since: if a create reports that it is missing, [`forget`](Self::forget) it and call
+    /// again. `awaited` is called when a pull is begun or joined.
     ///
     /// # Errors
-    /// With upstream's reasons; `retry_after` is set where waiting is all that helps.
+    /// With upstream's reasons; `retry_after` is set if only waiting helps.
     pub async fn ensure_image<'a>(
         &self,
         pod: impl Into<ForPod<'a>>,
@@ -296,7 +295,7 @@ impl ImagePuller {
         may_use.then_some(facts)
     }
 
-    /// Pulls an image of the node's own now, whatever is known of it.
+    /// Pulls an image with the node's credentials now, even if it is known.
     ///
     /// # Errors
     /// An error of the Engine or the registry, or the name is invalid.
@@ -316,28 +315,27 @@ impl ImagePuller {
         pull.await.map(|downloaded| downloaded.facts)
     }
 
-    /// Forgets what is known of an image: a create said that it is missing, or it may have been
-    /// replaced under its name.
+    /// Forgets the facts of an image: a create reported that it is missing, or its name may refer to
+    /// another image now.
     pub fn forget(&self, image: &str) {
         if let Ok(reference) = Reference::parse(image) {
             self.shop.facts.forget(reference.as_str());
         }
     }
 
-    /// Forgets what is known of all images: the Engine was away, and another may have come back.
+    /// Forgets the facts of all images: the Engine was away, and another one may have come back.
     pub fn forget_all(&self) {
         self.shop.facts.clear();
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Changes whenever images may have come, gone or changed their names, and when the Engine
-    /// is back.
+    /// Changes whenever images may have been added, removed or renamed, and when the Engine is back.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Those of the images on the Engine that were pulled by this agent, or one before it on the
-    /// same root, by id, and when. `listed_at` is when the list was asked for.
+    /// Returns the images on the Engine that this agent, or an earlier one with the same root, pulled,
+    /// by id, with the time. `listed_at` is when the list was requested.
     pub(super) async fn pulled(
         &self,
         listed: &[ImageSummary],
@@ -347,23 +345,23 @@ impl ImagePuller {
         self.shop.pulled.ours(listed, listed_at).await
     }
 
-    /// Writes records of pulls that could not be written, if there are some.
+    /// Retries failed writes of the records of pulls, if there were some.
     pub(super) async fn write_due(&self) {
         self.shop.access.write_due().await;
         self.shop.pulled.write_due().await;
     }
 
-    /// Removes an image with all its names; one that is not there is success.
+    /// Removes an image with all its names; a missing one is success.
     ///
     /// # Errors
-    /// It is in use, or what the Engine says.
+    /// It is in use, or an error of the Engine.
     pub async fn remove(&self, image: &str) -> Result<(), EngineError> {
         let removed = remove_image(&*self.shop.engine, image).await;
         self.forget_all();
         removed
     }
 
-    /// All images that have a name. One Engine call.
+    /// All images with a name. One Engine call.
     ///
     /// # Errors
     /// An error of the Engine.
@@ -372,8 +370,8 @@ impl ImagePuller {
         Ok(images.into_iter().map(super::facts::seen).collect())
     }
 
-    /// All images, also those without a name, and when we pulled those that are ours. One Engine
-    /// call.
+    /// All images, also those without a name, with the time of the pull for those that are ours. One
+    /// Engine call.
     ///
     /// # Errors
     /// An error of the Engine.
@@ -391,12 +389,12 @@ impl ImagePuller {
         Ok(images.into_iter().map(listed).collect())
     }
 
-    /// How far the pulls under way have come, by image.
+    /// The progress of all pulls, by image.
     pub fn progress(&self) -> Vec<PullProgressReport> {
         self.shop.progress.reports()
     }
 
-    /// Changes whenever a pull has come further: many times a second while there is one.
+    /// Changes with the progress of pulls: many times a second while there is one.
     pub fn progressed(&self) -> watch::Receiver<u64> {
         self.shop.progress.changed()
     }

@@ -1,7 +1,7 @@
-//! Turns at pulling: one pull for all who wait for the same, and only so many at a time.
+//! Turns for pulling: one pull for all pods that need the same, and a limited number at a time.
 //!
-//! A registry that sends a few bytes now and then keeps a pull for hours. So the pulls for the pods of
-//! one namespace leave a turn for those of others, and a pull that takes long gives its turn back.
+//! A registry that sends a few bytes now and then can prolong a pull for hours. So the pulls for the
+//! pods of one namespace leave a turn for other namespaces, and a slow pull releases its turn.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,17 +18,17 @@ use tokio::time::{Instant, timeout};
 use super::{Credentials, Outcome, PullState};
 use mirrorlet_host::telemetry::occurrences;
 
-/// The pulls, or the turns at them, that pods wait for, by what they are of.
+/// The pulls or turns that pods wait for, by key.
 pub(super) type UnderWay<K, T> = Arc<Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>>;
 
-/// The part of a pod in one of them.
+/// A pod's share in one of them.
 pub(super) struct Part<K: Eq + Hash, T> {
     shared: Shared<BoxFuture<'static, T>>,
     /// Dropped after it.
     _forgets: Forgets<K, T>,
 }
 
-/// Forgets a key, of which credentials may be a part, once nobody has a part in what it is of.
+/// Removes a key, which may contain credentials, once no pod has a share in its value.
 struct Forgets<K: Eq + Hash, T> {
     under_way: UnderWay<K, T>,
     key: K,
@@ -45,21 +45,21 @@ impl<K: Eq + Hash, T> Drop for Forgets<K, T> {
 }
 
 impl<K: Eq + Hash, T: Clone> Part<K, T> {
-    /// Waits for it, as long as the part is there.
+    /// Waits for the value while the share exists.
     pub(super) fn wait(&self) -> Shared<BoxFuture<'static, T>> {
         self.shared.clone()
     }
 }
 
-/// A turn of a namespace; none where its pulls have no bound of their own.
+/// A turn of a namespace; none if there is no limit per namespace.
 pub(super) type Permit = Arc<Option<OwnedSemaphorePermit>>;
 
-/// A turn of a namespace at an image, for all of its pods that wait for the same. The turn is taken until
-/// the last of them drops this.
+/// A turn of a namespace for an image, shared by all its pods that wait for the same. Held until the
+/// last of them drops it.
 pub(super) type NamespaceTurn = Part<(String, Wanted), Permit>;
 
-/// One of all turns, for all who wait for the same image with the same credentials. It is taken until the
-/// last of them drops it, unless the pull takes long.
+/// One of all turns, shared by all pods that wait for the same image with the same credentials. Held
+/// until the last of them drops it, unless the pull is slow.
 pub(super) type Turn = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
 /// An image, and the credentials to pull it with.
@@ -69,9 +69,8 @@ pub(super) type Wanted = (String, Credentials);
 /// no longer for those of several namespaces that don't.
 const SLOW_AFTER: Duration = Duration::from_mins(10);
 
-/// How many slow pulls may go on without a turn, for each turn that there is; what is slow beyond that
-/// keeps its turn. With 4 turns, three of each namespace, the slow pulls of 11 namespaces leave a turn for
-/// those of others.
+/// How many slow pulls may continue without a turn, per turn; further slow ones keep their turn. With 4
+/// turns, three of each namespace, the slow pulls of 11 namespaces leave a turn for other namespaces.
 const SLOW_PER_TURN: usize = 8;
 
 /// Turns at pulling.
@@ -79,7 +78,7 @@ pub(super) struct Turns {
     all: Arc<Semaphore>,
     /// Bounds the slow pulls that have given their turn back.
     slow: Arc<Semaphore>,
-    /// Most for the pods of one namespace; none where there is only one in all.
+    /// Maximum for the pods of one namespace; none if there is only one turn in total.
     of_namespace_max: Option<usize>,
     /// The turns of the namespaces that have pulls under way or waiting.
     of_namespaces: Mutex<HashMap<String, Weak<Semaphore>>>,
@@ -104,8 +103,8 @@ impl Turns {
         Arc::clone(&self.all).acquire_owned().await.ok()
     }
 
-    /// Awaits a pull to its end. The turn is given back early where that takes long, unless too many
-    /// are slow already; the only one of all turns is kept.
+    /// Awaits a pull to its end. The turn is released early if that takes long, unless too many are
+    /// slow already; the only turn is never released early.
     pub(super) async fn bound<F: Future>(&self, turn: &Turn, pull: F) -> F::Output {
         let mut pull = pin!(pull);
         if self.of_namespace_max.is_none() {
@@ -123,7 +122,7 @@ impl Turns {
         pull.await
     }
 
-    /// Waits for one of the turns that the namespace may have, and without which it takes none of all.
+    /// Waits for one of the turns of a namespace, which it needs before one of all turns.
     async fn turn_of(&self, namespace: &str) -> Option<OwnedSemaphorePermit> {
         let most = self.of_namespace_max?;
         let turns = self.turns_of(namespace, most);
@@ -131,7 +130,7 @@ impl Turns {
         turns.acquire_owned().await.ok()
     }
 
-    /// The turns of a namespace, which are there for as long as somebody has or wants one.
+    /// The turns of a namespace, which exist while they are used or waited for.
     fn turns_of(&self, namespace: &str, most: usize) -> Arc<Semaphore> {
         let mut of_namespaces = self.of_namespaces.lock();
         if let Some(turns) = of_namespaces.get(namespace).and_then(Weak::upgrade) {
@@ -145,7 +144,7 @@ impl Turns {
 }
 
 impl PullState {
-    /// Pulls an image with those credentials for the pods of that namespace, once it has a turn.
+    /// Pulls an image with those credentials for the pods of that namespace, once there is a turn.
     pub(super) async fn pull(
         self: Arc<Self>,
         namespace: &str,
@@ -160,8 +159,8 @@ impl PullState {
         pull.wait().await
     }
 
-    /// Joins the wait for a turn of a namespace at an image, or begins one: however many of its pods want
-    /// the same, they take one turn.
+    /// Joins the wait for a turn of a namespace for an image, or begins one: all its pods that need the
+    /// same share one turn.
     pub(super) fn namespace_turn(
         self: &Arc<Self>,
         namespace: &str,
@@ -181,8 +180,8 @@ impl PullState {
         })
     }
 
-    /// Joins the wait for one of all turns at an image with those credentials, or begins one. The turn is
-    /// there at once while the image is pulled with them.
+    /// Joins the wait for one of all turns for an image with those credentials, or begins one. If that
+    /// pull is in progress already, there is no wait.
     pub(super) fn turn_at(self: &Arc<Self>, wanted: &Wanted) -> Part<Wanted, Turn> {
         let (shop, image) = (Arc::clone(self), wanted.0.clone());
         join(&self.for_all, wanted.clone(), move || {
@@ -197,7 +196,7 @@ impl PullState {
     }
 
     /// Joins the pull of an image with those credentials, or begins one for a pod that has waited since
-    /// `asked`. It goes on as long as anybody waits for it.
+    /// `asked`. It continues while any pod waits for it.
     pub(super) fn pull_for_all(
         self: &Arc<Self>,
         wanted: Wanted,

@@ -1,4 +1,4 @@
-//! Pods that wait for their turn, while the image may come in another way.
+//! Waits for a turn, while the image may become available in another way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::image::facts::ImageFacts;
 use mirrorlet_core::credentials::{MalformedSecret, PullSecrets};
 use mirrorlet_core::reference::Reference;
 
-/// Pause after images have changed before a pod that waits for its turn looks for its image: all pods of a
-/// node may wait, and each image that comes is news to all of them.
+/// Pause after a change of images before a waiting pod looks for its image: all pods of a node may
+/// wait, and each new image notifies all of them.
 const LOOK_PAUSE: Duration = Duration::from_secs(10);
 
 /// An image that a pod needs and that it can't use yet.
@@ -27,13 +27,13 @@ pub(super) struct Wish<'a> {
     /// The pod's secrets.
     pub(super) secrets: &'a PullSecrets,
     pub(super) policy: PullPolicy,
-    /// Whether the image was looked for and is not on the Engine.
+    /// Whether the image is known to be missing on the Engine.
     pub(super) is_absent: bool,
 }
 
 impl ImagePuller {
-    /// Pulls an image once its turn has come. Returns also whether it was pulled: not if it came in another
-    /// way while the pod waited, and the pod may use it.
+    /// Pulls an image once there is a turn. Also returns whether it was pulled: not if it became
+    /// available in another way while the pod waited, and the pod may use it.
     pub(super) async fn pull_or_find(
         &self,
         wish: &Wish<'_>,
@@ -64,8 +64,8 @@ impl ImagePuller {
         (outcome, true)
     }
 
-    /// Waits for a turn; `had_to_wait` is set if it isn't there at once. Returns the image if it comes in
-    /// another way before, and the pod may use it.
+    /// Waits for a turn; sets `had_to_wait` if there is none immediately. Returns the image if it
+    /// becomes available in another way before, and the pod may use it.
     async fn found_before<T: Clone>(
         &self,
         wish: &Wish<'_>,
@@ -97,7 +97,7 @@ impl ImagePuller {
         }
     }
 
-    /// Pulls an image, and notes who may use it then. Somebody has waited since `asked`.
+    /// Pulls an image, and records who may use it. The pod has waited since `asked`.
     async fn pull_noted(
         &self,
         wish: &Wish<'_>,

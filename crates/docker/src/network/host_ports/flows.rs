@@ -1,4 +1,4 @@
-//! Connections that were made before a host port changed pods.
+//! Connections from before a host port was switched to another pod.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,8 +21,8 @@ use mirrorlet_runtime::SyncError;
 const FORGET_PERIOD: Duration = Duration::from_secs(1);
 
 impl HostPorts {
-    /// Waits until the containers of a version that has been replaced have ended. Connections to it
-    /// that are closed meanwhile are forgotten: their clients may use the source ports again.
+    /// Waits until the containers of a replaced version have ended. Meanwhile, connections to it that
+    /// are closed are forgotten: their clients may reuse the source ports.
     pub(crate) async fn while_ending<T>(
         &self,
         name: &FullName,
@@ -41,8 +41,8 @@ impl HostPorts {
         }
     }
 
-    /// A version of a pod has ended: its rules go, and flows that led to it
-    /// follow those of the one that serves.
+    /// Handles the end of a pod's version: its rules are removed, and flows to it are forgotten, so
+    /// that they follow the version that serves.
     pub(crate) async fn ended(&self, pod: &RunningPod) -> Result<(), SyncError> {
         self.refresh().await?;
         let forwards = self.applied_of(&pod.full_name).await;
@@ -60,8 +60,8 @@ impl HostPorts {
         forwards
     }
 
-    /// Has the kernel forget flows to host ports that lead past the rules. Where it refuses, they do
-    /// until no packet comes for a while.
+    /// Makes the kernel forget flows to host ports that bypass the rules. If it refuses, they continue
+    /// until they are idle for a while.
     pub(super) async fn forget_flows(&self, forwards: BTreeSet<Forward>, which: Flows) {
         if forwards.is_empty() {
             return;

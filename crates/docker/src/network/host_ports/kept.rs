@@ -1,5 +1,5 @@
-//! Rules that another program has removed or changed are put back: after a hand-over nothing else leads
-//! the host port to the pod.
+//! Restores rules that another program has removed or changed: after a hand-over, only they forward the
+//! host port to the pod.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,14 +23,14 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOOK_PERIOD: Duration = Duration::from_mins(1);
 
 impl HostPorts {
-    /// Asks for a look at the rules in the kernel: the Engine was away, and what restarted it may have
+    /// Requests a check of the rules in the kernel: the Engine was away, and the cause may also have
     /// restarted a firewall.
     pub(crate) fn look_at_rules(&self) {
         self.asked.notify_one();
     }
 
-    /// Puts the rules back where they are no longer those that were made, and says whether they were
-    /// not. The pods that they lead to are told.
+    /// Restores the rules if they were changed, and returns whether they were. Reports that for the
+    /// affected pods.
     async fn put_back(&self, telemetry: &Telemetry) -> io::Result<bool> {
         let mut state = self.state.lock().await;
         let applied = state.applied.clone().unwrap_or_default();
@@ -62,7 +62,7 @@ impl HostPorts {
     }
 }
 
-/// The task that keeps the rules for host ports in the kernel; to be run beside a manager.
+/// The task that maintains the kernel's rules for host ports; run it beside a manager.
 pub struct LedPorts {
     networks: Arc<Networks>,
     telemetry: Telemetry,
@@ -76,8 +76,8 @@ impl LedPorts {
         }
     }
 
-    /// Runs until cancelled. Without rules it costs nothing, and with them as long as nobody changes any
-    /// rules of the machine.
+    /// Runs until cancelled. It costs nothing without rules, or while no program changes any rules of
+    /// the machine.
     pub async fn run(self) {
         let host_ports = &self.networks.host_ports;
         let mut are_led = host_ports.are_led.subscribe();
