@@ -1,11 +1,10 @@
-//! Fuzz targets: the inputs of others that mirrorlet parses. Each target takes any bytes.
+//! Fuzz targets for untrusted input that mirrorlet parses. Each target takes any bytes.
 //!
-//! A target panics where the code under it does, or where a rule is broken that holds for every
-//! input. `hack/fuzz.sh` has libFuzzer look for such inputs; the unit tests run each target over its
-//! corpus, in which every input that was found is kept.
+//! A target panics if the code under test does, or if a rule is broken that holds for every input.
+//! `hack/fuzz.sh` has libFuzzer look for such inputs; the unit tests run each target over its corpus,
+//! which keeps every input that was found.
 //!
-//! `tests/upstream.rs` compares what the agent makes of the manifests of the corpus with what the kubelet
-//! makes of them.
+//! `tests/upstream.rs` compares the agent's and the kubelet's results for the manifests of the corpus.
 
 #![expect(clippy::unwrap_used, reason = "a target fails loudly, as tests do")]
 

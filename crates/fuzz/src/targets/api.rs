@@ -34,7 +34,7 @@ static POD: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// A patch of each form, the first byte choosing, and server-side applies one after the other.
+/// A patch of each type, selected by the first byte, and server-side applies one after the other.
 pub(crate) fn patches(bytes: &[u8]) {
     let (form, body) = choice(bytes);
     match form % 4 {
@@ -72,7 +72,7 @@ pub(crate) fn protobuf(bytes: &[u8]) {
     let _ = mirrorlet_apimachinery::protobuf::to_json(bytes);
 }
 
-/// A path, parameters, a selector of labels and one of fields, a line each.
+/// A path, parameters, a label selector and a field selector, one per line.
 pub(crate) fn selectors(bytes: &[u8]) {
     let mut lines = text(bytes).split('\n');
     let mut line = || lines.next().unwrap_or_default();

@@ -40,7 +40,7 @@ fn table() -> Table {
     }
 }
 
-/// A query. The first byte says from which client it comes, and by UDP or TCP.
+/// A query. The first byte selects the client, and UDP or TCP.
 pub(crate) fn dns(bytes: &[u8]) {
     let (form, query) = choice(bytes);
     let client = IpAddr::from([10, 9, 0, form >> 1]);

@@ -17,7 +17,7 @@ use mirrorlet_core::reference::Reference;
 
 use super::{parts, text};
 
-/// Reads a manifest, shows its problems, and makes what it accepts again from what would be kept.
+/// Parses a manifest, renders its problems, and parses what it accepts again from its stored form.
 pub(crate) fn manifests(bytes: &[u8]) {
     let node_name = NodeName::from("node");
     let ctx = ParseContext {
@@ -106,7 +106,7 @@ pub(crate) fn compose(bytes: &[u8]) {
     }
 }
 
-/// A time zone, a schedule, and seconds since 1970, a line each.
+/// A time zone, a schedule, and seconds since 1970, one per line.
 pub(crate) fn crons(bytes: &[u8]) {
     let mut lines = text(bytes).lines();
     let zone = lines.next().and_then(time_zone).unwrap_or(TimeZone::UTC);
@@ -133,7 +133,7 @@ pub(crate) fn crons(bytes: &[u8]) {
     }
 }
 
-/// Values of manifests, and files that they lead to: quantities, image references, credentials.
+/// Values in manifests and referenced files: quantities, image references, credentials.
 pub(crate) fn words(bytes: &[u8]) {
     let text = text(bytes);
     if let Ok(quantity) = text.parse::<Quantity>() {

@@ -40,8 +40,8 @@ pub(crate) fn labels(bytes: &[u8]) {
     }
 }
 
-/// Answers of the Engine, one after the other, to one index: the first byte of a line says what the
-/// rest answers. An input that begins with 0 is the frames of a log.
+/// Answers of the Engine, one after the other, to one index: the first byte of a line selects the call
+/// that the rest answers. An input that begins with 0 is the frames of a log.
 pub(crate) fn answers(bytes: &[u8]) {
     let (form, rest) = choice(bytes);
     if form == 0 {

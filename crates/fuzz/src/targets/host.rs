@@ -23,7 +23,7 @@ impl Files for Parts<'_> {
     }
 }
 
-/// Files of a cgroup, each with its name in its first line; files of `/proc`.
+/// Files of a cgroup, each with its name in its first line, and files of `/proc`.
 pub(crate) fn cgroups(bytes: &[u8]) {
     let text = text(bytes);
     let mut files = Parts(parts(text).collect());
@@ -71,7 +71,7 @@ fn directory() -> TempDir {
     directory.tempdir_in(parent.unwrap_or("/tmp")).unwrap()
 }
 
-/// A kubeconfig. Files that it names are looked for, and not there.
+/// A kubeconfig. The files that it names don't exist.
 pub(crate) fn kubeconfig(bytes: &[u8]) {
     // It may name any file; one that never ends would hold the fuzzer up.
     if text(bytes).contains("/dev") || text(bytes).contains("/proc") {
@@ -105,7 +105,7 @@ pub(crate) fn certificates(bytes: &[u8]) {
 /// Largest file of an archive that is unpacked, in bytes: sparse ones are larger than their input.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// An archive out of a container, of which nothing may come outside its directory.
+/// An archive from a container; nothing of it may be extracted outside its directory.
 pub(crate) fn tars(bytes: &[u8]) {
     let mut archive = tar::Archive::new(bytes);
     let sizes = archive.entries().into_iter().flatten();

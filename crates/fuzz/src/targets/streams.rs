@@ -54,7 +54,7 @@ async fn connect(port: u16) -> Result<DuplexStream, &'static str> {
     Ok(near)
 }
 
-/// The first byte says what is served, the second how the rest comes: in how large pieces.
+/// The first byte selects the protocol, the second the size of the pieces in which the rest arrives.
 pub(crate) fn streams(bytes: &[u8]) {
     let (form, bytes) = choice(bytes);
     let (piece, bytes) = choice(bytes);
