@@ -15,8 +15,8 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Those that are mounted there: the hierarchy of version 2, or one directory per hierarchy of
-    /// version 1.
+    /// Finds the cgroup hierarchies mounted at `root`: that of version 2, or one directory per
+    /// hierarchy of version 1.
     pub fn at(root: &Path) -> Self {
         let version = if root.join(V2_MARK).exists() {
             Version::V2

@@ -1,4 +1,4 @@
-//! Small files: read with a bound, replaced whole, on threads where blocking hurts nobody.
+//! Small files: read with a size limit and replaced as a whole, on threads that may block.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 /// The suffix of a file that is being written, before it is renamed.
 pub const TEMP_SUFFIX: &str = ".new";
 
-/// Results of calls on a path at which nothing may be.
+/// Extends results of calls on a path that may not exist.
 pub trait IfThere<T> {
-    /// None where nothing is at the path.
+    /// Returns `None` if nothing exists at the path.
     ///
     /// # Errors
-    /// Any other one of the call.
+    /// Any other error of the call.
     fn if_there(self) -> io::Result<Option<T>>;
 }
 
@@ -28,11 +28,10 @@ impl<T> IfThere<T> for io::Result<T> {
     }
 }
 
-/// Runs what blocks for a moment on a thread where that hurts nobody. A panic goes on in the task
-/// that asked.
+/// Runs work that blocks for a moment on a thread where it may. A panic continues in the calling task.
 ///
 /// # Cancel safety
-/// Work that was begun runs to its end even if nobody awaits it.
+/// Work that was started runs to its end even if the future is dropped.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let ended = match tokio::task::spawn_blocking(work).await {
         Ok(done) => return done,
@@ -45,11 +44,11 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     }
 }
 
-/// Refuses what is not a regular file, by the name of its kind. A FIFO would keep its reader waiting for
-/// ever.
+/// Refuses anything but a regular file, with the name of its kind. A FIFO would block its reader
+/// forever.
 ///
 /// # Errors
-/// It isn't a regular file.
+/// It is not a regular file.
 pub fn check_regular(metadata: &Metadata) -> Result<(), String> {
     let kind = metadata.file_type();
     let what = if kind.is_file() {
@@ -69,7 +68,7 @@ pub fn check_regular(metadata: &Metadata) -> Result<(), String> {
 /// Reads a file of at most `mib_max` MiB. Blocks on the disk.
 ///
 /// # Errors
-/// As the system says, or it is larger.
+/// The system's error, or the file is larger.
 pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
     let max = mib_max << 20;
     let mut bytes = Vec::new();
@@ -82,8 +81,8 @@ pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether users other than root and us can read a file: by its own mode, and by those of all
-/// directories that lead to it. Links are followed. Blocks on the disk.
+/// Whether users other than root and the agent's can read a file, by its own mode and those of all
+/// directories above it. Follows links. Blocks on the disk.
 pub fn others_can_read(path: &Path) -> bool {
     /// Bits of a mode: its group or all may read.
     const GROUP_READ: u32 = 0o040;
@@ -105,12 +104,13 @@ pub fn others_can_read(path: &Path) -> bool {
     directories.all(|dir| fs::metadata(dir).is_ok_and(|found| found.mode() & ENTER != 0))
 }
 
-/// Replaces a file by one that only we can read: written next door, synced, renamed in, so that a
-/// reader, also after a crash, finds the old one or the new one. Its directory is made, for us
-/// alone; [`sync_directory`] makes the renaming last. Blocks on the disk.
+/// Replaces a file with one that only the agent's user can read: it is written beside the old one,
+/// synced and renamed, so that a reader finds the old one or the new one, also after a crash. Creates
+/// the directory, with mode 0700, if it is missing; [`sync_directory`] makes the renaming durable.
+/// Blocks on the disk.
 ///
 /// # Errors
-/// As the system says. The old file is as it was, and nothing is left next door.
+/// The system's error. The old file is unchanged, and no temporary file is left.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         let mut builder = DirBuilder::new();
@@ -140,7 +140,7 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes a file; one that is gone already is success. Blocks on the disk.
+/// Removes a file; a missing one is success. Blocks on the disk.
 ///
 /// # Errors
 /// As the system says.
@@ -148,8 +148,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     fs::remove_file(path).if_there().map(drop)
 }
 
-/// Makes renames and removals in a directory last; one that is gone is success. Blocks on the
-/// disk.
+/// Makes renames and removals in a directory durable; a missing one is success. Blocks on the disk.
 ///
 /// # Errors
 /// As the system says.

@@ -1,7 +1,8 @@
-//! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
-//! mount ([`volume`]), where cgroups are ([`cgroups`]), requests to servers of pods ([`probe`]), programs
-//! that answer it ([`program`]), random numbers ([`random`]), errors that are the machine's own
-//! ([`shortage`]), options of sockets ([`socket`]), and its reports about itself ([`telemetry`]).
+//! The agent's work on its host besides the container runtime: small files ([`disk`]), the files that
+//! pods mount ([`volume`]), the location of cgroups ([`cgroups`]), requests to pods' servers
+//! ([`probe`]), helper programs ([`program`]), random numbers ([`random`]), errors that are caused by
+//! the machine itself ([`shortage`]), socket options ([`socket`]), and the agent's logs, metrics and
+//! journal ([`telemetry`]).
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! Programs of the node that answer on their standard output: credential plug-ins and helpers.
+//! Runs programs of the node that answer on standard output: credential plug-ins and helpers.
 //!
-//! Each has a deadline, and is the leader of a process group of its own. Who stops waiting for the
-//! answer ends the program, with all that it started in that group.
+//! Each has a deadline, and leads a process group of its own. Dropping the future kills the program and
+//! everything that it started in that group.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 pub struct Limits {
     /// Longest time from its start to its end.
     pub deadline: Duration,
-    /// Most bytes of its output that are read. A program that writes more finds its output closed.
+    /// Maximum number of bytes of its output. The output of a program that writes more is closed.
     pub output_max: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Ended {
     pub output: Vec<u8>,
 }
 
-/// Why there is no answer of a program. Says nothing of what it was started with or wrote.
+/// Why a program gave no answer. Contains nothing of its input or output.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It was not started.
@@ -48,10 +48,10 @@ pub enum ProgramError {
     Late(Duration),
 }
 
-/// Runs a program to its end. It gets `input` on its standard input; nothing, where that is empty.
+/// Runs a program to its end, with `input` on its standard input; without input, that is empty.
 ///
 /// # Errors
-/// It can't be started or read from, or has not ended within its deadline.
+/// It can't be started or read from, or has not ended by its deadline.
 ///
 /// # Cancel safety
 /// The program is killed, with all it started in its process group.

@@ -1,4 +1,4 @@
-//! Random numbers, for names and pauses; none is a secret.
+//! Random numbers, for names and pauses; not for secrets.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub fn stretched(period: Duration, share: f64) -> Duration {
     period.mul_f64(1.0 + fraction() * share)
 }
 
-/// The pause, or up to half of it longer, so that agents that lost one server don't all come back
-/// at once.
+/// Returns the pause, lengthened by up to half of it, so that agents that lost a server don't all
+/// return at once.
 pub fn spread(pause: Duration) -> Duration {
     stretched(pause, 0.5)
 }

@@ -1,16 +1,16 @@
-//! Errors of the system which say that this machine is short of something. They say nothing about whoever
-//! was to be connected to or asked.
+//! System errors that mean that this machine lacks a resource. They say nothing about the remote side
+//! of a connection.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// The text for a shortage in status, log and events.
+/// The text about a shortage in status, log and events.
 pub const WORDS: &str =
     "the node has run out of open files, threads, ports or memory for new connections";
 
-/// Whether a connection could not be made because the machine is short of something: the other side was
-/// not asked.
+/// Whether a connection failed because the machine lacks a resource, so that the other side was not
+/// contacted.
 pub fn is_shortage(error: &io::Error) -> bool {
     let short = [
         // Open files: of the agent, and of the machine.

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Has the kernel find out that the other side of a silent connection is gone: nothing came for `idle`,
-/// and then `probes` questions, `interval` apart, got no answer. The connection ends with an error
-/// then. Both times are whole seconds.
+/// Enables TCP keep-alive: after `idle` without data, the kernel sends up to `probes` probes,
+/// `interval` apart; without an answer the connection ends with an error. Both times are whole seconds.
 ///
 /// # Errors
-/// The socket is not one of TCP, or the kernel takes no such value.
+/// The socket is not a TCP socket, or the kernel refuses a value.
 pub fn keep_alive(
     socket: impl AsFd,
     idle: Duration,

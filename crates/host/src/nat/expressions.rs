@@ -1,4 +1,4 @@
-//! The expressions that our rules are made of. Numbers are those of the kernel's
+//! The expressions in our rules. Numbers are those of the kernel's
 //! `include/uapi/linux/netfilter/nf_tables.h`.
 
 use std::net::{Ipv4Addr, SocketAddrV4};

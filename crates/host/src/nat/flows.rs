@@ -1,5 +1,5 @@
-//! Flows that lead past the rules: the kernel decides once for a flow where it leads, and remembers
-//! that for as long as packets come, and of a TCP connection for some time after its end.
+//! Flows that bypass the rules: the kernel decides once where a flow goes, and remembers that for as
+//! long as packets arrive, and for a TCP connection some time after its end.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,30 +19,30 @@ use super::{Detour, Forward, Protocol};
 /// packets come.
 const FLOWS_MAX: usize = 10_000;
 
-/// States in which both sides of a TCP connection have closed it, or one has reset it, and in which the
-/// kernel does not decide anew when its source port is used again: `LAST_ACK` and `CLOSE`.
+/// States of a TCP connection that both sides have closed, or one has reset, and for which the kernel
+/// does not decide again when its source port is reused: `LAST_ACK` and `CLOSE`.
 ///
 /// Upstream: Linux, `enum tcp_conntrack` of `nf_conntrack_tcp.h`, and `nf_conntrack_proto_tcp.c`, where
 /// a SYN makes a new flow of one in `TIME_WAIT`.
 const CLOSED: [u8; 2] = [6, 8];
 
-/// The attribute that tells a flow from a later one of the same source and destination.
+/// The attribute that distinguishes a flow from a later one with the same source and destination.
 ///
 /// Upstream: Linux, `enum ctattr_type` of `nfnetlink_conntrack.h`.
 const CTA_ID: u16 = 12;
 
-/// Which of the flows that lead past the rules are forgotten.
+/// Selects the flows to forget among those that bypass the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flows {
-    /// TCP connections that are closed: the pod that they led to may still serve others.
+    /// Closed TCP connections: the pod behind them may still serve others.
     Closed,
     /// Those, and all of UDP.
     ClosedAndUdp,
-    /// Those that are closed, and all to pods that have ended: to others than these.
+    /// Closed connections, and all flows to pods that have ended, that is, to none of these.
     Ended(Running),
 }
 
-/// The pods that still run, as the answers of their flows show them.
+/// The pods that still run, in the form in which flows' reply addresses show them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Running {
     /// Their addresses.
@@ -77,12 +77,13 @@ struct Flow {
     is_closed: bool,
 }
 
-/// Has the kernel forget flows to the host ports of `forwards` that lead somewhere else, and returns
-/// their number: the next packets of their sources follow the rules. Blocks, for seconds at most.
+/// Makes the kernel forget flows to the host ports of `forwards` that go to a different destination,
+/// and returns their number: the next packets of their sources follow the rules. Blocks, for seconds at
+/// most.
 ///
 /// # Errors
-/// As the kernel says: it keeps no table of flows for programs (`CONFIG_NF_CT_NETLINK`), or this
-/// process lacks the right.
+/// The kernel's error: it has no flow table for programs (`CONFIG_NF_CT_NETLINK`), or this process has
+/// no permission.
 pub fn forget_flows(forwards: &BTreeSet<Forward>, which: &Flows) -> io::Result<usize> {
     if forwards.is_empty() {
         return Ok(0);
@@ -114,13 +115,13 @@ pub fn forget_flows(forwards: &BTreeSet<Forward>, which: &Flows) -> io::Result<u
     Ok(forgotten)
 }
 
-/// Whether an address is one of this machine: others' ports of the same number are none of ours.
+/// Whether an address belongs to this machine: the same port of another machine is unrelated.
 fn is_own(address: Ipv4Addr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether a flow is to a host port, and leads somewhere else than the port does. A TCP connection to
-/// the host itself is with another program, which goes on.
+/// Whether a flow is to a host port, and goes to a different destination than the port's. A TCP
+/// connection to the host itself is with another program, and continues.
 fn strays(flow: &Flow, forward: &Forward) -> bool {
     let is_its = match forward.protocol {
         Protocol::Tcp => flow.transport == Transport::Tcp && flow.answered_by != flow.sent_to,

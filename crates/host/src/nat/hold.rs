@@ -1,7 +1,7 @@
-//! Holding the attempts to connect to a port: their first packets are dropped, so that clients send
-//! them again, after a second, instead of being refused.
+//! Holds connection attempts to a port: their first packets are dropped, so that clients send them
+//! again after a second instead of being refused.
 //!
-//! A hold ends by itself. A process that dies leaves none, at most an empty table.
+//! A hold expires by itself. A process that dies leaves at most an empty table.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,7 +34,7 @@ const ELEMENTS_MAX: usize = 1000;
 /// The set's number within a transaction.
 const SET_ID: u32 = 1;
 
-/// A TCP port of the host at which no connection begins for a while.
+/// A TCP port of the host on which no new connection is accepted for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldPort {
     /// The address of the host; none for all.
@@ -51,20 +51,20 @@ impl HeldPort {
     }
 }
 
-/// Holds these ports for that long from now on, and no others, in one transaction. Without any the
-/// table is removed. Blocks for a moment.
+/// Holds exactly these ports for `lease` from now on, in one transaction. Without ports, the table is
+/// removed. Blocks for a moment.
 ///
 /// # Errors
-/// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
+/// The kernel's error: it has no `nf_tables`, or this process has no permission. Nothing has changed
 /// then.
 pub fn hold(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> io::Result<()> {
     netlink::transact(FAMILY, &holding(table, ports, lease))
 }
 
-/// Asks the kernel whether it would hold ports, by a table that exists for a moment. Blocks.
+/// Tests whether the kernel can hold ports, with a temporary table. Blocks.
 ///
 /// # Errors
-/// It would not, or this process lacks the right.
+/// It can't, or this process has no permission.
 pub fn check_hold(table: &str) -> io::Result<()> {
     let port = HeldPort {
         // An address for documentation, which no host has.

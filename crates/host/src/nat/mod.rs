@@ -1,11 +1,11 @@
-//! Host ports that lead to pods by rules of the kernel's `nf_tables`.
+//! Forwards host ports to pods by `nf_tables` rules of the kernel.
 //!
-//! A container engine binds a host port when it starts a container and can't move it. Rules of our
-//! own, ahead of the engine's, can: they are replaced in one transaction, so that every new
-//! connection goes to one pod or to the other, while connections under way stay with the pod that
-//! they were made to. Rules outlive the agent.
+//! A container engine binds a host port when it starts a container and can't move it to another one.
+//! Our rules, which come before the engine's, can: they are replaced in one transaction, so that every
+//! new connection goes either to the old pod or to the new one, while existing connections stay with
+//! their pod. Rules outlive the agent.
 //!
-//! An agent has one table of rules, with a name of its own. Others' tables are never touched.
+//! Each agent has one table of rules, with a name of its own. Other tables are never touched.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -68,7 +68,7 @@ pub enum Detour {
         /// The port of that interface's address that it listens on.
         port: u16,
     },
-    /// There is none: the engine has set the network up for them.
+    /// No detour: the engine has configured the network for them.
     None,
 }
 
@@ -77,24 +77,24 @@ pub enum Detour {
 pub struct Forward {
     /// Its protocol.
     pub protocol: Protocol,
-    /// The address of the host that it is bound to; none for all.
+    /// The host address that it is bound to; none for all addresses.
     pub host_ip: Option<Ipv4Addr>,
     /// The port on the host.
     pub host_port: u16,
     /// Address and port of the pod.
     pub pod: SocketAddrV4,
-    /// How it is reached from where packets can't be routed to it.
+    /// How it is reached from sources whose packets can't be routed to it.
     pub detour: Detour,
-    /// The pod, for people who list the rules. At most 100 bytes are used.
+    /// Describes the pod in listings of the rules. At most 100 bytes are used.
     pub comment: String,
 }
 
 /// Replaces the rules of a table by those for `forwards`, in one transaction, and returns them; none if
-/// they can't be read, or somebody else has changed them since. Without any the table is removed.
-/// Connections under way stay where they are. Blocks for a moment.
+/// they can't be read, or another program has changed them since. Without forwards, the table is
+/// removed. Existing connections stay with their destination. Blocks for a moment.
 ///
 /// # Errors
-/// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
+/// The kernel's error: it has no `nf_tables`, or this process has no permission. Nothing has changed
 /// then.
 pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<Option<Rules>> {
     let messages = ruleset::replacing(table, forwards);
@@ -104,15 +104,15 @@ pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<Option<R
     Ok(rules(table).ok().filter(|rules| rules.len() == made))
 }
 
-/// Removes a table, where there may be one. Blocks for a moment.
+/// Removes a table, if it exists. Blocks for a moment.
 ///
 /// # Errors
-/// As [`replace`], but where this process could never have made one.
+/// As [`replace`], except where this process could never have created one.
 pub fn remove(table: &str) -> io::Result<()> {
     unless_beyond_us(replace(table, &BTreeSet::new()).map(drop))
 }
 
-/// Ends all holds of a table ([`hold`]), where there may be some. Blocks for a moment.
+/// Ends all holds of a table ([`hold`]), if it exists. Blocks for a moment.
 ///
 /// # Errors
 /// As [`remove`].
@@ -142,10 +142,10 @@ fn is_beyond_us(error: &io::Error) -> bool {
     .any(|errno| code == Some(errno.raw_os_error()))
 }
 
-/// Asks the kernel whether it would take such rules, by a table that exists for a moment. Blocks.
+/// Tests whether the kernel would accept such rules, with a temporary table. Blocks.
 ///
 /// # Errors
-/// It would not, or this process lacks the right.
+/// It would not, or this process has no permission.
 pub fn check(table: &str) -> io::Result<()> {
     let forward = Forward {
         protocol: Protocol::Tcp,

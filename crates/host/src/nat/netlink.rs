@@ -47,7 +47,7 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket at which the kernel tells changes of rules, and reading from which never blocks.
+/// Opens a non-blocking socket for the kernel's notifications about changes of rules.
 pub(super) fn open_for_changes() -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -59,8 +59,8 @@ pub(super) fn open_for_changes() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has a socket send a message of that length: the kernel refuses one beyond the socket's buffer, of
-/// which it makes twice what it is told.
+/// Enlarges a socket's send buffer for a message of that length: the kernel refuses a message beyond
+/// the buffer's size, which it sets to twice the requested value.
 fn make_room(socket: &OwnedFd, bytes: usize) {
     // The other has a limit, of the machine's (`net.core.wmem_max`); this one needs CAP_NET_ADMIN, as
     // rules do. Where neither helps, the kernel refuses the message.
@@ -79,8 +79,8 @@ fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends a message about flows of IPv4, and takes the kernel's answers to the last one. Those that
-/// can't be read are left out.
+/// Sends a message about IPv4 flows, and passes on all of the kernel's answers. Unreadable answers are
+/// skipped.
 pub(super) fn ask(
     socket: &OwnedFd,
     message: ConntrackMessage,
@@ -99,8 +99,8 @@ pub(super) fn ask(
     })
 }
 
-/// Sends a message about rules for IPv4, and takes what is in the kernel's answers to the last one,
-/// their headers left out.
+/// Sends a message about rules for IPv4, and passes on the contents of all of the kernel's answers,
+/// without their headers.
 pub(super) fn ask_of_rules(
     socket: &OwnedFd,
     message: NfTablesMessage,
@@ -196,7 +196,7 @@ fn answer(bytes: &[u8]) -> io::Result<(usize, u32, Option<io::Error>)> {
     Ok((length, message.header.sequence_number, error))
 }
 
-/// The bytes of a transaction, and the number of the message that is answered last.
+/// The bytes of a transaction, and the sequence number of the message that is answered last.
 pub(super) fn batch(
     of_tables: NetfilterProtoFamily,
     messages: &[NfTablesMessage],

@@ -1,4 +1,4 @@
-//! Forwards → the messages that put their rules in the place of a table's.
+//! Converts forwards to the messages that replace a table's rules.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ impl Chain {
     }
 }
 
-/// The messages that replace a table by one with the rules for `forwards`, or by none.
+/// The messages that replace a table by one with the rules for `forwards`, or remove it.
 pub(super) fn replacing(table: &str, forwards: &BTreeSet<Forward>) -> Vec<NfTablesMessage> {
     if forwards.is_empty() {
         return removing(table);
@@ -61,7 +61,7 @@ pub(super) fn replacing(table: &str, forwards: &BTreeSet<Forward>) -> Vec<NfTabl
     messages
 }
 
-/// The messages that remove a table, be it there or not.
+/// The messages that remove a table, whether it exists or not.
 pub(super) fn removing(table: &str) -> Vec<NfTablesMessage> {
     // Only a table that exists can be deleted.
     vec![
@@ -70,7 +70,7 @@ pub(super) fn removing(table: &str) -> Vec<NfTablesMessage> {
     ]
 }
 
-/// The messages that put an empty table in the place of a table, be it there or not.
+/// The messages that replace a table by an empty one, whether it exists or not.
 pub(super) fn emptying(table: &str) -> Vec<NfTablesMessage> {
     let mut messages = removing(table);
     messages.push(NfTablesMessage::NewTable(named(table)));

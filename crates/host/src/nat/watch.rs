@@ -1,5 +1,5 @@
-//! Whether the rules of a table are still those that were made: another program may remove or change
-//! any, as `nft flush ruleset` does.
+//! Checks whether the rules of a table are unchanged: another program may remove or change them, as
+//! `nft flush ruleset` does.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ const NFTA_TABLE_FLAGS: u16 = 2;
 const NFTA_TABLE_HANDLE: u16 = 4;
 const NFTA_RULE_HANDLE: u16 = 3;
 
-/// The rules of a table, told from others that say the same: each has a number of the kernel's.
+/// The identity of a table's rules, which distinguishes them from equal rules: the kernel numbers each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
     /// The number of the table and its flags. No other table gets this number.
@@ -53,10 +53,10 @@ impl Rules {
     }
 }
 
-/// Reads which rules a table has; none where there is no such table. Blocks for a moment.
+/// Reads the rules of a table; none if it does not exist. Blocks for a moment.
 ///
 /// # Errors
-/// As the kernel says.
+/// The kernel's error.
 pub fn rules(table: &str) -> io::Result<Rules> {
     let socket = netlink::open()?;
     let mut found = Rules::default();
@@ -91,7 +91,7 @@ fn values(payload: &[u8], kinds: &[u16]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The changes of a table as the kernel tells them, those that this process makes among them.
+/// The kernel's notifications about changes of a table, including those by this process.
 #[derive(Debug)]
 pub struct Changes {
     socket: AsyncFd<OwnedFd>,
@@ -100,10 +100,10 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// The changes of that table from now on. To be called within a runtime.
+    /// Subscribes to the changes of that table. Must be called within a runtime.
     ///
     /// # Errors
-    /// As the kernel says: it lacks `nf_tables`, or this process lacks the right.
+    /// The kernel's error: it has no `nf_tables`, or this process has no permission.
     pub fn of(table: &str) -> io::Result<Self> {
         #[expect(
             deprecated,
@@ -117,10 +117,10 @@ impl Changes {
         })
     }
 
-    /// Waits until the table may have been changed, and no longer is for a moment.
+    /// Waits until the table may have changed, and no further change follows for a moment.
     ///
     /// # Errors
-    /// The kernel tells no changes any more.
+    /// The kernel sends no more notifications.
     pub async fn next(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -164,7 +164,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>, Errno> 
     }
 }
 
-/// Whether one of the messages is about something in that table. One that can't be read may be.
+/// Whether one of the messages concerns that table. An unreadable message counts.
 fn concerns(mut messages: &[u8], table: &str) -> bool {
     while !messages.is_empty() {
         let Ok(message) = NetlinkBuffer::new_checked(messages) else {

@@ -1,4 +1,4 @@
-//! One question to the gRPC health service (`grpc.health.v1.Health/Check`).
+//! One request to the gRPC health service (`grpc.health.v1.Health/Check`).
 //!
 //! Its two messages have one field each, so they are written and read here; HTTP/2 is the `h2`
 //! crate's.
@@ -19,9 +19,9 @@ use mirrorlet_core::handler::{GrpcCheck, Purpose, authority};
 const ANSWER_MAX: usize = 4096;
 /// Largest headers of an answer, as HTTP/2 counts them. An HTTP probe takes as many bytes.
 const HEAD_MAX: u32 = 64 * 1024;
-/// Most bytes that are read from a server: its headers and its trailers may be as large as they can
-/// be. Without it a server could send frames until the timeout, and most of them take more memory than
-/// they have bytes.
+/// Maximum number of bytes that are read from a server: its headers and trailers may have their maximum
+/// size. Without this limit a server could send frames until the timeout, and most of them take more
+/// memory than they have bytes.
 const READ_BYTES_MAX: u64 = 128 * 1024;
 /// Longest error that has words of the server in it: events and statuses repeat it.
 const WORDS_BYTES_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! One GET request, and those that it is sent on to.
+//! One GET request, and the redirects that it follows.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const REQUESTS_MAX: usize = 10;
 const BODY_MAX: usize = 10 * 1024;
 /// Room for an answer's head: more than any server sends that can be called well.
 const HEAD_MAX: usize = 64 * 1024;
-/// Most lines of it. A kubelet counts bytes alone; hyper stops at 100 lines unless told otherwise.
+/// Maximum number of header lines. A kubelet limits only the bytes; hyper's default limit is 100 lines.
 const HEADERS_MAX: usize = 1024;
 
 /// The last response of a server.
@@ -34,7 +34,7 @@ const HEADERS_MAX: usize = 1024;
 pub struct HttpAnswer {
     /// The answer's status.
     pub status: u16,
-    /// The beginning of its body, kept of redirects alone.
+    /// The beginning of its body, kept for redirects only.
     pub body: Bytes,
 }
 
@@ -46,7 +46,8 @@ struct Step {
 }
 
 impl Client {
-    /// Follows a request to its last answer, and makes each on the way again as long as there is a pause.
+    /// Follows a request through its redirects to its last answer, and retries each as long as there is
+    /// a pause.
     pub(super) async fn follow(
         &self,
         get: &HttpGet,
@@ -201,8 +202,8 @@ where
     drive(answered, connection).await
 }
 
-/// Reads a body, so that its server need not see a broken connection; of a long one only the
-/// beginning. Returns what was read, where it is to be kept.
+/// Reads a body, so that its server need not see a broken connection; only the beginning of a long one.
+/// Returns the bytes read if `keep` is set.
 async fn read_some(mut body: Incoming, keep: bool) -> Result<Bytes, hyper::Error> {
     let (mut read, mut kept) = (0, BytesMut::new());
     while read < BODY_MAX

@@ -1,8 +1,8 @@
-//! Asks a server whether it is well: over HTTP, TCP and gRPC, for probes and for hooks.
+//! Checks servers over HTTP, TCP and gRPC, for probes and hooks.
 //!
-//! The requests leave from the node, as a kubelet's do, and cost the Engine nothing. Every one
-//! has a connection of its own, goes through no proxy, believes every certificate, and ends by
-//! its deadline, whatever the server does or leaves undone.
+//! The requests are sent from the node, as a kubelet's are, and cost the Engine nothing. Each uses its
+//! own connection, goes through no proxy, accepts every certificate, and ends by its deadline, whatever
+//! the server does.
 //!
 //! Upstream: `pkg/probe/http`, `pkg/probe/tcp`, `pkg/probe/grpc`.
 
@@ -32,7 +32,7 @@ pub use grpc::Health;
 pub use http::HttpAnswer;
 use names::Names;
 
-/// Why a server could not be asked, or gave no answer.
+/// The reason why a server could not be reached, or gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     /// Nobody took the connection.
@@ -43,8 +43,8 @@ pub enum ProbeError {
         /// The system's words.
         why: String,
     },
-    /// The machine had nothing left to make a connection with: the server was not asked. One that had
-    /// sent the request on to it was.
+    /// The machine had no resources for a connection: the server was not contacted. A server that
+    /// redirected the request was.
     #[error("dial tcp {address}: {}: {why}", WORDS)]
     Exhausted {
         /// Where to.
@@ -52,7 +52,7 @@ pub enum ProbeError {
         /// The system's words.
         why: String,
     },
-    /// It ended without an answer, or with one that makes no sense.
+    /// The connection ended without an answer, or with an invalid one.
     #[error("{0}")]
     Broken(String),
     /// A server that should speak TLS answered in plain text.
@@ -61,7 +61,7 @@ pub enum ProbeError {
     /// It sent us on and on.
     #[error("stopped after {0} redirects")]
     TooManyRedirects(usize),
-    /// The request can't be sent: it names the part, never its value.
+    /// The request is invalid: names the part, never its value.
     #[error("invalid request: {0}")]
     Request(String),
     /// It did not answer in time.
@@ -69,7 +69,7 @@ pub enum ProbeError {
     Timeout(Duration),
 }
 
-/// Asks servers. Made once: the TLS set-up is shared by all that it asks. Cheap to clone.
+/// Sends requests to servers. Created once: all requests share the TLS configuration. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     names: Names,
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// A client that resolves names by that function, which may block: tests let it fail.
+    /// Returns a client that resolves names by that function, which may block. For tests.
     pub fn resolving_by(
         look_up: impl Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
     ) -> Self {
@@ -107,8 +107,8 @@ impl Client {
         }
     }
 
-    /// The same client, for probes and hooks of the pods of that namespace: names that they ask for leave
-    /// room for those that others ask for.
+    /// Returns the client for probes and hooks of the pods of that namespace: their name lookups leave
+    /// capacity for those of others.
     #[must_use]
     pub fn of_namespace(&self, namespace: &Arc<str>) -> Self {
         Self {
@@ -117,11 +117,11 @@ impl Client {
         }
     }
 
-    /// Sends a GET request and returns the status of the answer: of the last one, where it was
-    /// sent on to the same host, and of the redirect itself, where to another.
+    /// Sends a GET request and returns the status of the answer: of the last one after redirects to the
+    /// same host, and of the redirect itself if it is to another host.
     ///
     /// # Errors
-    /// There was no whole answer within `timeout`.
+    /// There was no complete answer within `timeout`.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -133,12 +133,12 @@ impl Client {
         self.http_get_again(get, timeout, || None).await
     }
 
-    /// Sends a GET request as [`http_get`](Self::http_get) does. A request that this machine had nothing
-    /// left to connect with for is made again after a `pause`, as long as there is one: also one that a
-    /// server has sent on, without asking that server again.
+    /// Sends a GET request as [`http_get`](Self::http_get) does. If this machine had no resources for
+    /// the connection, the request is retried after a `pause`, as long as there is one; after a
+    /// redirect, only the redirected request is retried.
     ///
     /// # Errors
-    /// There was no whole answer within `timeout`, or no more pause.
+    /// There was no complete answer within `timeout`, or no more pause.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -154,7 +154,7 @@ impl Client {
     /// Opens a TCP connection and closes it.
     ///
     /// # Errors
-    /// Nobody took it within `timeout`.
+    /// The connection was not accepted within `timeout`.
     pub async fn tcp_socket(
         &self,
         host: &str,
@@ -190,7 +190,7 @@ impl Client {
         Err(last.unwrap_or_else(none))
     }
 
-    /// Asks the gRPC health service, and returns what it says of the service asked about.
+    /// Calls the gRPC health service, and returns the status of the service asked about.
     ///
     /// # Errors
     /// There was no answer of a health service within `timeout`.
@@ -210,8 +210,8 @@ async fn within<T>(
         .unwrap_or(Err(ProbeError::Timeout(timeout)))
 }
 
-/// The error of a host of which one address failed so, and another one before it. An address that was not
-/// asked might have taken the connection.
+/// Combines the errors of two addresses of a host: this error and that of an address before. An address
+/// that was not tried might have accepted the connection.
 fn of_both(before: Option<ProbeError>, error: ProbeError) -> ProbeError {
     match before {
         Some(before @ ProbeError::Exhausted { .. }) => before,
@@ -219,9 +219,9 @@ fn of_both(before: Option<ProbeError>, error: ProbeError) -> ProbeError {
     }
 }
 
-/// Whether a connection failed for want of something that this machine has at other times. Without an
-/// address of its own to connect from (`has_source`), as one of IPv6 where that is disabled, it has no
-/// port either, and never will.
+/// Whether a connection failed because this machine lacks a resource that it has at other times. If it
+/// has no source address (`has_source`), as for IPv6 where that is disabled, it has no port either, and
+/// never will.
 fn is_of_machine(error: &io::Error, has_source: impl FnOnce() -> bool) -> bool {
     let is_address = Errno::from_io_error(error) == Some(Errno::ADDRNOTAVAIL);
     is_shortage(error) && (!is_address || has_source())
@@ -252,8 +252,8 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// Runs an exchange over a connection that has to be driven meanwhile. What the connection has
-/// received when it ends still counts.
+/// Runs an exchange while driving its connection. Data that the connection received before it ended
+/// still counts.
 async fn drive<T>(exchange: impl Future<Output = T>, connection: impl Future) -> T {
     match select(pin!(exchange), pin!(connection)).await {
         Either::Left((done, _)) => done,

@@ -1,8 +1,8 @@
-//! Names of hosts that probes and hooks ask, resolved on threads of their own.
+//! Resolves host names for probes and hooks, on dedicated threads.
 //!
-//! The system's resolver blocks, for as long as its servers stay silent, and can't be given up. On
-//! the threads that all blocking work shares, a few pods that ask a name which nobody answers for
-//! would hold up everything else. The names of one namespace leave room for those of others.
+//! The system's resolver blocks for as long as its servers stay silent, and can't be cancelled. On the
+//! threads that all blocking work shares, a few pods with a name that no server answers would delay
+//! everything else. The lookups of one namespace leave threads for those of others.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,14 +12,13 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Most names resolved at a time, each by a thread that ends with it.
+/// Maximum number of concurrent lookups; each has a thread that ends with it.
 pub(super) const LOOKUPS_MAX: usize = 32;
 
-/// Most of them for the pods of one namespace.
+/// Maximum number of concurrent lookups for the pods of one namespace.
 pub(super) const LOOKUPS_OF_NAMESPACE_MAX: usize = LOOKUPS_MAX / 2;
 
-/// The addresses of `localhost`, in the order in which they are tried: hosts files that name one alone name that
-/// of IPv4.
+/// The addresses of `localhost`, in the order of attempts: hosts files with only one name that of IPv4.
 const LOCALHOST: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -81,11 +80,10 @@ impl Names {
         }
     }
 
-    /// The addresses of a host. Who asks for a name that is being resolved waits for the same
-    /// answer.
+    /// Resolves the addresses of a host. Concurrent callers with the same name share one lookup.
     ///
     /// # Cancel safety
-    /// A lookup that was begun goes on, and others may get its answer.
+    /// A lookup that was started continues, and others may get its answer.
     pub(super) async fn resolve(&self, host: &str) -> io::Result<Arc<[IpAddr]>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok([address].into());
@@ -109,7 +107,7 @@ impl Names {
         answer.unwrap_or_else(ended).map_err(|error| same(&error))
     }
 
-    /// The permits of the namespace, which are there for as long as somebody holds or wants one.
+    /// The permits of the namespace, which exist while they are used or waited for.
     fn room_of_namespace(&self) -> Arc<Semaphore> {
         let mut rooms = self.rooms.lock();
         if let Some(room) = rooms.get(&self.namespace).and_then(Weak::upgrade) {
@@ -145,7 +143,7 @@ impl Names {
     }
 }
 
-/// The same error for each of those who waited: with the system's number, where it has one.
+/// Copies an error for each caller that waited, with the system's error code if it has one.
 fn same(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(number) => io::Error::from_raw_os_error(number),

@@ -1,4 +1,4 @@
-//! TLS that believes everybody: a probe asks whether a server is well, not who it is.
+//! TLS without verification: a probe checks whether a server is healthy, not its identity.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! The Engine calls of a pod's sync: recorded where the calls are made, read where the round
-//! is known.
+//! The Engine calls of a pod's sync: recorded at the call, read at the end of the round.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -35,8 +34,8 @@ tokio::task_local! {
     static CALLS: RefCell<Vec<EngineCall>>;
 }
 
-/// Runs a round, and returns the Engine calls that it made itself: those of other tasks that it
-/// waited for are not among them.
+/// Runs a round, and returns the Engine calls that it made itself, without those of other tasks that it
+/// waited for.
 pub async fn noted<T>(round: impl Future<Output = T>) -> (T, Vec<EngineCall>) {
     let both = async {
         let done = round.await;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-/// `OpenMetrics` text in Prometheus' older text form (0.0.4): what Kubernetes' own parsers read.
-/// There a counter's family has the name of its samples, and there are no units, no infos and no
-/// end mark.
+/// Converts `OpenMetrics` text to Prometheus' older text format (0.0.4), which Kubernetes' own parsers
+/// read. In that format a counter's family has the name of its samples, and there are no units, no
+/// infos and no end marker.
 pub fn prometheus_text(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     // Of a family the description comes first: it waits for the type, which decides on the name.

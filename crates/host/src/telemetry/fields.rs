@@ -1,7 +1,7 @@
-//! Keys of log fields: these and no others, so that a log can be searched by them.
+//! Keys of log fields. No others are used, so that logs can be searched by them.
 //!
-//! `tracing`'s macros take keys as literals; the test below holds every one used in
-//! [`super::occurrences`] against this list.
+//! `tracing`'s macros take keys as literals; the test below checks every key in [`super::occurrences`]
+//! against this list.
 
 /// A pod, as `namespace/name`.
 pub const POD: &str = "pod";

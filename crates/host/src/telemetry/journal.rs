@@ -1,10 +1,10 @@
-//! The journal: what happened to each pod, to workloads and to the node, in memory, newest last.
+//! The journal: the history of each pod, of workloads and of the node, in memory, newest last.
 //!
-//! It has two readers. `mirrorlet explain` and `events` ask for the stories; the event recorder
-//! takes what a cluster's users should see. Both get the same entries, so an event can't contradict
-//! the story. Bounded: a pod that crashes for weeks keeps its newest entries, long messages are cut as
-//! in events, the longest story pays where all together are too long, and a recorder that can't keep
-//! up loses the oldest ones and gets their number.
+//! It has two readers. `mirrorlet explain` and `events` read the histories; the event recorder takes
+//! the entries for users of a cluster. Both get the same entries, so an event can't contradict the
+//! history. Its size is bounded: a pod that crashes for weeks keeps its newest entries, long messages
+//! are cut as in events, the longest history is cut when all together are too long, and a recorder that
+//! is too slow loses the oldest entries and gets their number.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,13 +28,13 @@ const ROOM: usize = 4;
 const STORY_MAX: usize = 200;
 /// Longest message, in bytes. Events are cut at as many characters; here memory counts.
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// Most bytes that all stories of pods hold together, about: what seventy pods can fill whose probes fail
-/// with another long message each time.
+/// Approximate maximum size of all pods' histories together, in bytes: enough for seventy pods whose
+/// probes fail with a different long message each time.
 const BYTES_MAX: usize = 16 << 20;
 /// Most names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
-/// Of how many newest entries one that is repeated takes the place. A pod whose probes fail every
-/// second would have no other story left after some minutes.
+/// The number of newest entries among which a repeated one is merged. Otherwise a pod whose probes fail
+/// every second would have no other history left after some minutes.
 const AGAIN_WITHIN: usize = 8;
 /// Among how many newest entries the subject of a new one is looked for, to be shared.
 const SHARED_WITHIN: usize = 16;
@@ -90,14 +90,14 @@ pub struct Entry {
     pub subject: Arc<Subject>,
     /// The audience of an entry.
     pub kind: Kind,
-    /// Why, in one word as Kubernetes spells it.
+    /// The reason, one word in Kubernetes' spelling.
     pub reason: Arc<str>,
     /// One sentence; no secret, no environment value.
     pub message: Arc<str>,
 }
 
 impl Entry {
-    /// The event for users that it stands for; none for an entry of the complete history.
+    /// The event for users that corresponds to it; none for an entry of the complete history only.
     pub fn happening(&self, node: &NodeName) -> Option<Happening> {
         let event_type = match self.kind {
             Kind::Trace => return None,
@@ -162,7 +162,7 @@ struct Story {
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// Whether anybody takes from it. Without an API server nobody does, and nothing is kept.
+    /// Whether there is a subscriber. Without an API server there is none, and nothing is kept.
     wanted: bool,
     entries: VecDeque<Entry>,
     lost: u64,
@@ -173,7 +173,7 @@ struct Pending {
 pub struct Journal(Arc<Inner>);
 
 impl Journal {
-    /// Notes something about a pod or one of its containers.
+    /// Records an entry about a pod or one of its containers.
     pub fn pod(
         &self,
         full_name: &FullName,
@@ -192,12 +192,12 @@ impl Journal {
         self.note(subject, kind, reason, message.as_ref());
     }
 
-    /// Knows which fields of a pod's spec its containers are, until the pod is forgotten.
+    /// Records the spec field of each of a pod's containers, until the pod is forgotten.
     pub fn set_refs(&self, pod: &Pod) {
         self.0.refs.lock().set(pod);
     }
 
-    /// Forgets a pod's containers: nothing will be noted about them.
+    /// Forgets a pod's containers: no more entries about them will be recorded.
     pub fn clear_refs(&self, uid: &PodUid) {
         self.0.refs.lock().clear(uid);
     }
@@ -259,7 +259,7 @@ impl Journal {
         self.0.arrived.notify_one();
     }
 
-    /// The story of all pods that had this full name, oldest entry first.
+    /// The history of all pods that had this full name, oldest entry first.
     pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
         let stories = self.0.stories.lock();
         let story = stories.all.get(&Named::Pod(full_name.clone()));
@@ -267,7 +267,7 @@ impl Journal {
         entries.cloned().collect()
     }
 
-    /// The failed probes and hooks of a pod's containers that its story has, oldest first.
+    /// The failed probes and hooks of a pod's containers in its history, oldest first.
     pub fn troubles(&self, full_name: &FullName, of: &PodUid) -> Vec<Trouble> {
         let stories = self.0.stories.lock();
         let story = stories.all.get(&Named::Pod(full_name.clone()));
@@ -291,7 +291,7 @@ impl Journal {
         troubles.collect()
     }
 
-    /// Whether the story of that full name once had older entries.
+    /// Whether older entries of that history were dropped.
     pub fn is_cut(&self, full_name: &FullName) -> bool {
         let stories = self.0.stories.lock();
         let story = stories.all.get(&Named::Pod(full_name.clone()));
@@ -308,7 +308,7 @@ impl Journal {
         pods.collect()
     }
 
-    /// The entries of all pods and workloads and of the node whose numbers are at least that, oldest first.
+    /// The entries of all pods, workloads and the node with at least that number, oldest first.
     pub fn entries(&self, from: u64) -> Vec<Entry> {
         let stories = self.0.stories.lock();
         let all = stories.all.values().chain([&stories.node]);
@@ -331,7 +331,7 @@ impl Journal {
         self.0.changed.subscribe()
     }
 
-    /// The end of the journal that the event recorder reads. From now on entries are kept for it.
+    /// Subscribes the event recorder. From now on entries are kept for it.
     pub fn subscribe(&self) -> Submissions {
         self.0.pending.lock().wanted = true;
         Submissions(Arc::clone(&self.0))
@@ -438,8 +438,8 @@ fn bytes(entry: &Entry) -> usize {
 pub struct Submissions(Arc<Inner>);
 
 impl Submissions {
-    /// The next entries, at least one, oldest first, and how many were lost before them. Safe to
-    /// cancel.
+    /// Returns the next entries, at least one, oldest first, and the number of entries lost before
+    /// them. Safe to cancel.
     pub async fn next(&mut self) -> (Vec<Entry>, u64) {
         loop {
             {

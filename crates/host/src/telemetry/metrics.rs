@@ -1,5 +1,5 @@
-//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
-//! only the kubelet's own series of its probes have others, and the per-pod series, which are off by
+//! The series served on `/metrics`. Labels have few fixed values, never a name or an image; the
+//! exceptions are the kubelet's own series of its probes, and the per-pod series, which are off by
 //! default and bounded.
 
 mod labels;
@@ -111,15 +111,15 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Fresh series of an agent, registered with the prefix `mirrorlet_`.
+    /// Returns new series for an agent, registered with the prefix `mirrorlet_`.
     pub fn new() -> Self {
         let metrics = Self::made(|name| name != "certificate_requests");
         metrics.begin();
         metrics
     }
 
-    /// Fresh series of an approver of certificates: its own and no others. An alert would take an
-    /// Engine's, at 0, for an Engine that is down.
+    /// Returns new series for an approver of certificates: its own and no others. An alert would take
+    /// an Engine series at 0 for an Engine that is down.
     pub fn of_approver() -> Self {
         let metrics =
             Self::made(|name| matches!(name, "api_requests" | "api_up" | "certificate_requests"));
@@ -166,7 +166,7 @@ impl Metrics {
         text
     }
 
-    /// Counts one Engine call. `operation` is a name out of the `Engine` trait's fixed list.
+    /// Counts one Engine call. `operation` is a name from the `Engine` trait's fixed list.
     pub fn engine_call(&self, operation: &'static str, took: Duration, ok: bool) {
         let label = [("operation", operation)];
         self.engine_operations.get_or_create(&label).inc();
@@ -178,7 +178,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// Sets the number of pods in each state; states not named have none.
+    /// Sets the number of pods in each state; missing states are set to 0.
     pub fn set_pods(&self, counts: &BTreeMap<PodState, usize>) {
         for state in PodState::ALL {
             let count = counts.get(&state).copied().unwrap_or(0);
@@ -186,18 +186,18 @@ impl Metrics {
         }
     }
 
-    /// Sets the number of workloads of each kind; kinds not named have none.
+    /// Sets the number of workloads of each kind; missing kinds are set to 0.
     pub fn set_workloads(&self, counts: &BTreeMap<WorkloadKind, usize>) {
         set_by_kind(&self.workloads, counts);
     }
 
-    /// Sets how many of the pods that workloads of each kind want are not Ready; kinds not named have
-    /// none.
+    /// Sets the number of pods wanted by workloads of each kind that are not Ready; missing kinds are
+    /// set to 0.
     pub fn set_unready_pods(&self, counts: &BTreeMap<WorkloadKind, usize>) {
         set_by_kind(&self.unready_pods, counts);
     }
 
-    /// Sets how many pods are to be Ready and are not.
+    /// Sets the number of pods that should be Ready and are not.
     pub fn set_not_ready_pods(&self, count: usize) {
         self.not_ready_pods.set(number(count));
     }
@@ -217,7 +217,7 @@ impl Metrics {
         self.containers_in_backoff.set(number(count));
     }
 
-    /// Sets the present problems of all manifests; codes not named have none.
+    /// Sets the current problems of all manifests; missing codes are set to 0.
     pub fn set_problems(&self, counts: &BTreeMap<Code, usize>) {
         self.problems.clear();
         for (code, count) in counts {
@@ -230,17 +230,17 @@ impl Metrics {
         self.event_stream_up.set(i64::from(up));
     }
 
-    /// Counts one request to the API server; no code when no answer came.
+    /// Counts one request to the API server; without a code if there was no answer.
     pub fn api_request(&self, request: ApiRequest, code: Option<u16>) {
         self.api_requests.get_or_create(&request.labels(code)).inc();
     }
 
-    /// Sets the end and the lifetime of the certificate that we call the API server with.
+    /// Sets the expiry and the lifetime of our client certificate for the API server.
     pub fn set_client_certificate(&self, validity: &Validity) {
         self.set_certificate("client", validity);
     }
 
-    /// Sets the end and the lifetime of the certificate that the node API shows.
+    /// Sets the expiry and the lifetime of the node API's serving certificate.
     pub fn set_serving_certificate(&self, validity: &Validity) {
         self.set_certificate("serving", validity);
     }
@@ -268,8 +268,8 @@ impl Metrics {
         count(&self.node_api_refusals, "reason", why.as_str(), 1);
     }
 
-    /// Sets whether the API server answers. There is no such series before: without an API server
-    /// there is nothing to reach.
+    /// Sets whether the API server answers. Before the first call the series doesn't exist: without an
+    /// API server it has no meaning.
     pub fn set_api_up(&self, up: bool) {
         self.api_up.set(i64::from(up));
     }
@@ -320,7 +320,7 @@ impl Metrics {
         count(&self.source_reads, "source", source.as_str(), number);
     }
 
-    /// Sets since when every source of a kind has been read with success.
+    /// Sets the time since which every source of a kind is read successfully.
     pub fn set_source_success(&self, source: PodSource, at: Timestamp) {
         let source = source.as_str();
         set(&self.source_success, "source", source, at.as_second());

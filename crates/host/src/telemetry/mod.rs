@@ -1,7 +1,7 @@
-//! Log fields, occurrences and metrics: the agent's reports about itself.
+//! The agent's logs, metrics and journal.
 //!
-//! [`occurrences`] is the way in: one function per occurrence writes its log line *and* moves its
-//! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing
+//! [`occurrences`] is the entry point: one function per occurrence writes its log line, updates its
+//! series and records it in the [`journal`], so that they can't drift apart. A node where nothing
 //! changes logs nothing.
 
 pub mod calls;
@@ -24,7 +24,7 @@ pub use requests::ApiRequest;
 
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 
-/// Metrics and the journal, in which occurrences are recorded. Clones share both.
+/// The metrics and the journal in which occurrences are recorded. Clones share both.
 #[derive(Debug, Clone, Default)]
 pub struct Telemetry {
     /// The metrics.
@@ -48,7 +48,7 @@ impl Telemetry {
         }
     }
 
-    /// Records an occurrence of a pod, which is there as a whole.
+    /// Records an occurrence of a pod, given its complete object.
     pub fn about(&self, pod: &Pod, record: impl FnOnce(PodTelemetry<'_>)) {
         record(self.pod(&FullName::of(pod), &PodUid::of(pod)));
     }
@@ -59,7 +59,7 @@ impl Telemetry {
     }
 }
 
-/// Metrics and the journal, and the pod that occurrences are about.
+/// The metrics and the journal, and the pod that occurrences are about.
 #[derive(Debug, Clone, Copy)]
 pub struct PodTelemetry<'a> {
     telemetry: &'a Telemetry,

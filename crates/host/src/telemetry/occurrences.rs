@@ -69,7 +69,7 @@ pub fn open_files_limited(limit: Option<u64>, error: &str) {
     );
 }
 
-/// Pods run in another network of the Engine's than new ones get: `--network` was changed. Call it once.
+/// Pods run in a different Engine network than new ones: `--network` was changed. Call it once.
 pub fn pods_in_another_network(pods: usize, network: &str, of_new: &str) {
     tracing::warn!(
         "running pods in the Docker network {network}: {pods}; they keep it, and new pods are started in \
@@ -91,7 +91,7 @@ pub fn source_failed(location: &str, error: &str) {
     );
 }
 
-/// Pods of the API server begin to wait to be taken up, or none waits any more.
+/// Pods of the API server start to wait for admission, or none waits any more.
 pub fn api_pods_wait(any: bool) {
     if any {
         tracing::warn!(
@@ -103,7 +103,7 @@ pub fn api_pods_wait(any: bool) {
     }
 }
 
-/// Mirrors of the API server begin to be ignored, or none is ignored any more.
+/// Mirrors in the API server start to be ignored, or none is ignored any more.
 pub fn api_mirrors_ignored(any: bool) {
     if any {
         tracing::warn!(
@@ -115,7 +115,7 @@ pub fn api_mirrors_ignored(any: bool) {
     }
 }
 
-/// The object of a pod of the API server that runs has become too large to be held.
+/// The object of a running pod of the API server has become too large to be held.
 pub fn api_pod_too_large(name: &FullName) {
     tracing::warn!(
         pod = %Shown(name),
@@ -129,7 +129,7 @@ pub fn source_back(location: &str) {
     tracing::info!(source = location, "the source can be read again");
 }
 
-/// A problem with a manifest, new since the last look.
+/// A manifest has a problem that it did not have at the last check.
 pub fn manifest_problem(problem: &Diagnostic) {
     if problem.is_error() {
         tracing::error!(
@@ -160,7 +160,7 @@ pub fn server_failed(server: &str, error: &str) {
     tracing::error!(error, "{server} stopped unexpectedly");
 }
 
-/// The agent needs something of its host that isn't there. Call it when that is found.
+/// The host lacks something that the agent needs. Call it when that is found.
 pub fn host_access_lacking(telemetry: &Telemetry, lack: &MissingAccess) {
     let message = format!("{}; {}", lack.message, lack.help);
     telemetry.node_event(Kind::Warning, "MissingHostAccess", message.as_str());
@@ -175,8 +175,8 @@ pub fn host_access_had(need: Need) {
     );
 }
 
-/// Copies of our own volumes among the host's files can't be unmounted: the directories of pods that
-/// have them can't be removed until the next start.
+/// Copies of our own volumes in the mounted host files can't be unmounted: the directories of pods that
+/// use them can't be removed until the next start.
 pub fn host_files_not_forgotten(error: &str) {
     tracing::warn!(
         error,
@@ -184,17 +184,17 @@ pub fn host_files_not_forgotten(error: &str) {
     );
 }
 
-/// Names of pods and Services could not be written into every hosts file; it is tried again.
+/// The names of pods and Services could not be written into every hosts file; the agent retries.
 pub fn names_not_written(error: &str) {
     tracing::warn!(error, "failed to write names into hosts files of pods");
 }
 
-/// The DNS server can't be started; it is tried again.
+/// The DNS server can't be started; the agent retries.
 pub fn dns_failed(error: &str) {
     tracing::warn!(error, "failed to start the DNS server of pods");
 }
 
-/// Rules that led the host ports of a pod to it were gone or changed, and are there again.
+/// The rules that forward the host ports of a pod were missing or changed, and are restored.
 pub fn host_ports_restored(of: PodTelemetry<'_>) {
     note(
         of,
@@ -203,13 +203,13 @@ pub fn host_ports_restored(of: PodTelemetry<'_>) {
     );
 }
 
-/// Rules for host ports that another program may have removed can't be looked at, or put back; it is tried
-/// again.
+/// Rules for host ports that another program may have removed can't be checked or restored; the agent
+/// retries.
 pub fn host_ports_not_restored(error: &str) {
     tracing::warn!(error, "failed to restore rules for host ports");
 }
 
-/// The root directory was open to others, and is closed to them now.
+/// The root directory was accessible to other users; its mode is corrected.
 pub fn root_closed(root: &Path, mode: u32) {
     tracing::warn!(
         "the root directory {} was accessible to others (mode {mode:04o}); its mode is 0700 now",
@@ -226,12 +226,12 @@ pub fn pid_not_written(path: &Path, error: &io::Error) {
     );
 }
 
-/// The owner id of the agent before was lost, and its containers run on.
+/// The owner id of the previous agent was lost, and its containers keep running.
 pub fn owner_lost(message: &str, help: &str) {
     tracing::warn!("{message}; {help}");
 }
 
-/// Reports that the root directory doesn't say which Engine has the agent's containers.
+/// The root directory doesn't record which Engine has the agent's containers.
 pub fn engine_not_kept(error: &str) {
     tracing::warn!(
         error = error,
@@ -285,8 +285,8 @@ pub fn engine_back(telemetry: &Telemetry, version: &str, away: Option<Duration>)
     }
 }
 
-/// Engine events may have been missed; everything is listed. Logged but for the first, which
-/// every start has.
+/// Engine events may have been missed; everything is listed. Logged except for the first time, which
+/// happens at every start.
 pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
     telemetry.metrics.event_gaps.inc();
     if first {
@@ -299,7 +299,7 @@ pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
     }
 }
 
-/// The API server answers, for the first time or after a while of silence.
+/// The API server answers, for the first time or after an outage.
 pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
     metrics.set_api_up(true);
     match away {
@@ -329,7 +329,7 @@ pub fn api_accepts_again(metrics: &Metrics) {
     tracing::info!("the API server accepts the credentials again");
 }
 
-/// The API server answers again: requests and watches take new connections.
+/// Requests and watches switch to new connections, because the API server answers again.
 pub fn api_connections_given_up() {
     tracing::debug!("the API server answers again; closing old connections");
 }

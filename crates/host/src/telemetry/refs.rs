@@ -1,5 +1,5 @@
-//! `RefManager`: which field of its pod's spec a container is, for the events about it. Kept until
-//! the pod is gone, since a container is reported when no source has its pod any more.
+//! `RefManager`: the spec field of each container of a pod, for events about it. Kept until the pod is
+//! gone, because a container is reported even when no source has its pod any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use mirrorlet_core::spec;
 /// Most pods whose containers are known: several times what a node runs.
 const PODS_MAX: usize = 2_000;
 
-/// The field of each container, by its name. Most pods have one, and a map takes room for eleven.
+/// The field of each container, by its name. A slice, because most pods have one container and a map
+/// takes room for eleven.
 type Paths = Box<[(Arc<str>, Arc<str>)]>;
 
 /// Field paths by pod and container.
@@ -22,8 +23,8 @@ pub(super) struct RefManager {
 }
 
 impl RefManager {
-    /// Knows the containers of a pod from now on. The pod that was set longest ago is forgotten
-    /// when there are too many.
+    /// Records the containers of a pod. If there are too many pods, the one that was recorded longest
+    /// ago is forgotten.
     pub(super) fn set(&mut self, pod: &Pod) {
         let uid = PodUid::of(pod);
         let paths = spec::containers(pod).filter_map(|(_, container)| {
@@ -40,8 +41,8 @@ impl RefManager {
         }
     }
 
-    /// The field path of a container. An unknown container is treated as a regular one: an agent
-    /// that has just started knows a pod that no source wants any more only from the runtime.
+    /// The field path of a container. An unknown container is treated as a regular one: a newly started
+    /// agent knows a pod that is in no source only from the runtime.
     pub(super) fn get(&self, uid: &PodUid, container: &str) -> Arc<str> {
         self.pods
             .get(uid)

@@ -1,5 +1,5 @@
-//! The labels of a request to the API server: a verb, a resource, an outcome, each out of a
-//! closed set.
+//! The labels of a request to the API server: a verb, a resource and an outcome, each from a closed
+//! set.
 
 /// Resources counted by name; a path that names any other counts as `other`.
 const RESOURCES: [&str; 16] = [
@@ -54,7 +54,7 @@ const CODES: [(u16, &str); 17] = [
     (504, "504"),
 ];
 
-/// A request to the API server, as it is counted.
+/// A request to the API server, classified for its metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiRequest {
     verb: &'static str,
@@ -103,7 +103,7 @@ impl ApiRequest {
         self.verb == "watch"
     }
 
-    /// The labels it is counted under; no code when no answer came.
+    /// The labels it is counted under; without a code if there was no answer.
     pub(super) fn labels(self, code: Option<u16>) -> [(&'static str, &'static str); 3] {
         let code = match code {
             None => "none",

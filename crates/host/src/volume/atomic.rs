@@ -1,4 +1,4 @@
-//! Writing a volume's files so that a reader sees either all old or all new ones.
+//! Writes a volume's files so that a reader sees either all old or all new ones.
 //!
 //! ```text
 //!   <volume>/name   → ..data/name                        what containers open
@@ -6,8 +6,8 @@
 //!   <volume>/..2006_01_02_15_04_05.1a2b3c4d/name         the file
 //! ```
 //!
-//! Remains of an interrupted write are removed by the next one. Unlike upstream's, links that have
-//! no file any more are found by looking at the links, so that this holds for them as well.
+//! Remains of an interrupted write are removed by the next one. Unlike upstream, links without a file
+//! are found by scanning the links, so that this holds for them as well.
 //!
 //! Upstream: `pkg/volume/util/atomic_writer.go`, ownership: `pkg/volume/volume_linux.go`.
 
@@ -58,8 +58,8 @@ pub(super) fn is_written(dir: &Path) -> bool {
     std::fs::metadata(dir.join(DATA)).is_ok_and(|found| found.is_dir())
 }
 
-/// The bytes that a volume's files take with their directories and mount points, as [`Payload`] counts them,
-/// remains of an interrupted write included; none of a volume that is not there.
+/// The size of a volume's files with their directories and mount points, as [`Payload`] counts them,
+/// including remains of an interrupted write; none for a missing volume.
 pub(super) fn size(dir: &Path) -> Result<usize> {
     if std::fs::symlink_metadata(dir).is_err() {
         return Ok(0);
@@ -87,13 +87,13 @@ pub(super) fn size(dir: &Path) -> Result<usize> {
     Ok(bytes)
 }
 
-/// Makes an existing directory hold just these files. `group`, if any, may read them. Returns
-/// whether anything was changed.
+/// Makes an existing directory contain exactly these files, readable by `group` if there is one.
+/// Returns whether anything was changed.
 pub(super) fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result<bool> {
     write_stepwise(dir, payload, group, &mut |_| Ok(()))
 }
 
-/// Like [`write`]; `done` is called after every step, and ends the write by failing.
+/// Like [`write`]; `done` is called after every step, and aborts the write by failing.
 pub(super) fn write_stepwise(
     dir: &Path,
     payload: &Payload,

@@ -1,10 +1,10 @@
-//! The cgroups of pods: limits for all containers of one together, and what is left behind.
+//! The cgroups of pods: limits for all containers of a pod together, and removal of leftovers.
 //!
-//! The Engine makes the cgroups of containers in the one that it is told, their pod's, and limits
-//! these alone. A pod with resources of its own has that cgroup limited before: by its files where
-//! the Engine's driver is cgroupfs, by a unit file of the slice where it is systemd, which would
-//! undo what others write. An Engine without systemd never removes a pod's cgroup. Removing one is
-//! `rmdir`, which the kernel refuses while anything runs in it.
+//! The Engine creates the cgroups of containers below the given parent, their pod's, and limits only
+//! these. A pod with resources of its own has the parent limited before: through its files if the
+//! Engine's driver is cgroupfs, through a unit file of the slice if it is systemd, which would revert
+//! direct writes. An Engine without systemd never removes a pod's cgroup. It is removed with `rmdir`,
+//! which the kernel refuses while anything runs in it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -82,8 +82,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Tells systemd the limits of the slice of that path, which is made with the first cgroup in
-    /// it.
+    /// Sets the limits of the slice at that path in systemd; the slice is created with the first cgroup
+    /// in it.
     pub(super) fn limit_slice(&self, parts: &[String], limits: CgroupLimits) -> Result<()> {
         let path = self.units.join(slice_name(parts));
         let unit = slice_unit(limits);
@@ -92,8 +92,9 @@ impl Cgroups {
         written.map_err(|e| VolumeError::io("write", &path, e))
     }
 
-    /// Fails unless the cgroup of a container is in the one at that path, as we see it, and that
-    /// has these limits. CPU shares are none: systemd makes others of the weight that it is told.
+    /// Fails unless the cgroup of a container is below the one at that path, as the agent sees it, and
+    /// that has these limits. CPU shares are not compared: systemd converts the weight that it is
+    /// given.
     pub(super) fn check(&self, parts: &[String], limits: CgroupLimits, id: &str) -> Result<()> {
         let settings = settings(self.hierarchies.version(), limits);
         for controller in controllers(&settings) {
@@ -119,9 +120,8 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes a pod's cgroups of whatever class, in every hierarchy, and what systemd was told of
-    /// them: below the root of all pods, or of those with resources of their own where that is
-    /// empty.
+    /// Removes a pod's cgroups of every QoS class, in every hierarchy, and its systemd settings: below
+    /// the root of all pods, or of those with resources of their own if `cgroup_root` is empty.
     pub(super) fn remove(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
         let cgroup_root = limited_root(cgroup_root);
         for class in QosClass::ALL {

@@ -37,14 +37,14 @@ const PERMISSIONS: u32 = 0o7777;
 pub struct ClaimVolume {
     /// The storage.
     pub storage: Arc<Storage>,
-    /// The directory of its files on the Engine's host, for a volume of the Engine that is always
-    /// mounted there.
+    /// The directory of its files on the Engine's host, for an Engine volume that is always mounted
+    /// there.
     pub dir: Option<PathBuf>,
 }
 
 impl VolumeManager {
     /// Records that the pod uses its claims, prepares their volumes and adds them to `map`. `claims`
-    /// has the storage by the name of the volume.
+    /// has the storage by volume name.
     pub fn ensure_claims(
         &self,
         pod: &Pod,
@@ -82,8 +82,8 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// The storage of a pod's claims by the names of its volumes: what its directory records, else
-    /// what `objects` has. Changes nothing.
+    /// The storage of a pod's claims by volume name: as recorded in the pod's directory, otherwise from
+    /// `objects`. Changes nothing.
     ///
     /// # Errors
     /// A claim has no storage, is for one pod and another pod uses it, or is for a device and the pod
@@ -147,7 +147,7 @@ impl VolumeManager {
         checked.map_err(|cause| failed(volume, storage, cause))
     }
 
-    /// The storage that pods use, as their directories record it.
+    /// The storage that pods use, as recorded in their directories.
     pub fn claim_notes(&self) -> Result<Vec<(PodUid, ClaimNote)>> {
         let mut notes = Vec::new();
         for uid in self.list_pod_dirs()? {
@@ -214,8 +214,8 @@ fn ensure(
     Ok(())
 }
 
-/// Sets the group and mode of a volume that nobody has used yet. One with data keeps its own: other
-/// pods may use it now.
+/// Sets the group and mode of a volume without data. A volume with data keeps its own: other pods may
+/// be using it.
 fn own(dir: &Path, fs_group: Option<i64>) -> Result<()> {
     let fail = |e: io::Error| VolumeError::io("inspect", dir, e);
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();

@@ -1,7 +1,7 @@
 //! emptyDir volumes: a directory or a tmpfs that lives as long as its pod.
 //!
-//! A marker beside the volume says that it is set up, so that a mode its containers gave it
-//! survives their restarts. `sizeLimit` bounds a tmpfs; a pod that is over it on disk is evicted.
+//! A marker file beside the volume records that it is set up, so that a mode that its containers set
+//! survives their restarts. `sizeLimit` bounds a tmpfs; a pod that exceeds it on disk is evicted.
 //!
 //! Upstream: `pkg/volume/emptydir/empty_dir.go`.
 
@@ -31,7 +31,7 @@ pub(super) fn is_in_memory(source: &EmptyDirVolumeSource) -> bool {
     source.medium.as_deref() == Some("Memory")
 }
 
-/// Makes an emptyDir volume, or finds it made, and returns its path.
+/// Creates an emptyDir volume unless it exists, and returns its path.
 pub(super) fn ensure(
     volume: &str,
     source: &EmptyDirVolumeSource,
@@ -70,7 +70,7 @@ pub(super) fn ensure(
     Ok(dir)
 }
 
-/// Gives a fresh volume its group and mode. It is empty, so there is nothing below it to own.
+/// Sets group and mode of a new volume. It is empty, so nothing below it needs them.
 pub(super) fn own(dir: &Path, mode: u32, fs_group: Option<i64>) -> Result<()> {
     let Some(group) = fs_group else {
         return set_mode(dir, mode);

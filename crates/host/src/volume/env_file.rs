@@ -1,6 +1,6 @@
-//! Files of variables in volumes that containers write to.
+//! Reads files of variables from volumes that containers write to.
 //!
-//! A container may have put anything there: what is no regular file of this volume is not opened.
+//! A container may have put anything there: only regular files of this volume are opened.
 
 use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
@@ -19,8 +19,8 @@ use super::subpath::in_proc;
 /// Largest file that is read, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Reads files of volumes, each once and in the order of the variables, until together they are too
-/// large. `volume` is the directory of the volume of a name.
+/// Reads files of volumes, each once and in the order of the variables, until their total size is too
+/// large. `volume` returns the directory of a volume by name.
 pub(super) fn read_all(wanted: &[FileKeySelector], volume: impl Fn(&str) -> PathBuf) -> EnvFiles {
     let mut files = EnvFiles::new();
     let mut left = FILES_BYTES_MAX;

@@ -27,7 +27,7 @@ pub enum VolumeError {
         /// The expected type.
         wanted: &'static str,
     },
-    /// A volume is to be a block device, and none is there.
+    /// A volume must be a block device, and none exists at its path.
     #[error("{} {problem}", .path.display())]
     Device {
         /// The path.
@@ -142,10 +142,10 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// All these failures as one.
+    /// Combines all these failures into one.
     ///
     /// # Errors
-    /// There is one.
+    /// There is at least one.
     pub(super) fn all(mut failures: Vec<Self>) -> Result<(), Self> {
         match failures.len() {
             0 => Ok(()),
@@ -154,7 +154,7 @@ impl VolumeError {
         }
     }
 
-    /// Name of the volume that it is about, where it is about one; the first of several.
+    /// Name of the affected volume, if there is one; the first of several.
     pub fn volume(&self) -> Option<&str> {
         match self {
             Self::Several(failures) => failures.first().and_then(Self::volume),

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use super::{Result, VolumeError, make_dir, set_mode};
 use crate::{disk, random};
 
-/// Most bytes read of a termination message: its end.
+/// Maximum number of bytes that are read of a termination message: its last ones.
 ///
 /// Upstream: `MaxContainerTerminationMessageLength` of `pkg/kubelet/container/runtime.go`.
 pub const TERMINATION_MESSAGE_MAX: u64 = 4096;
@@ -26,7 +26,7 @@ const RESTARTS_MAX: u64 = 10;
 /// Names tried before giving up; with 32 random bits a second try is rare.
 const NAME_TRIES: usize = 16;
 
-/// Makes an empty file with a name of its own.
+/// Creates an empty file with a unique name.
 pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     make_dir(dir)?;
     let mut options = OpenOptions::new();
@@ -36,8 +36,8 @@ pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes something with a name of its own that begins with `prefix`. `make` fails where the name is taken;
-/// `attempt` is what it does, for errors.
+/// Creates an entry with a unique name that begins with `prefix`. `make` fails if the name is taken;
+/// `attempt` describes the operation, for errors.
 pub(super) fn make_named(
     dir: &Path,
     prefix: &str,
@@ -65,13 +65,13 @@ pub(super) fn remove_termination_log(dir: &Path, path: &Path) -> Result<()> {
     disk::remove(path).map_err(|e| VolumeError::io("remove", path, e))
 }
 
-/// Notes the restart count of a start, beside the termination messages.
+/// Records the restart count of a start, beside the termination messages.
 pub(super) fn note_restarts(dir: &Path, count: u32) -> Result<()> {
     make_dir(dir)?;
     write_in_place(&dir.join(RESTARTS), &count.to_string())
 }
 
-/// The restart count noted last; none when there is none, or what is there is not one.
+/// The restart count recorded last; none if it is missing or invalid.
 pub(super) fn noted_restarts(dir: &Path) -> Option<u32> {
     let file = File::open(dir.join(RESTARTS)).ok()?;
     let mut text = String::new();
@@ -79,8 +79,8 @@ pub(super) fn noted_restarts(dir: &Path) -> Option<u32> {
     text.parse().ok()
 }
 
-/// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not
-/// UTF-8 in it is replaced. Only a regular file is read, and no symlink followed.
+/// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; invalid UTF-8 in
+/// it is replaced. Only reads a regular file, and follows no symlink.
 pub fn read_termination_message(path: &Path) -> io::Result<String> {
     let mut file = open(path, OpenOptions::new().read(true))?;
     let metadata = file.metadata()?;
@@ -94,8 +94,8 @@ pub fn read_termination_message(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Replaces the content of a file that is there, in place: whoever has it mounted sees it. One
-/// that says that already is left alone.
+/// Replaces the content of an existing file in place, so that containers that mount it see the change.
+/// A file with that content is left alone.
 pub fn overwrite(path: &Path, content: &str) -> Result<()> {
     rewrite(path, content).map_err(|e| VolumeError::io("write", path, e))
 }
@@ -118,7 +118,7 @@ fn write_all(file: &mut File, content: &[u8]) -> io::Result<()> {
     file.set_len(content.len() as u64)
 }
 
-/// Writes a file without replacing its inode, unless its content is that already.
+/// Writes a file without replacing its inode, unless it has that content already.
 pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
     if holds(path, content.as_bytes()).unwrap_or(false) {
         return Ok(());
@@ -136,8 +136,8 @@ pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
         .map_err(fail)
 }
 
-/// Whether a file holds just that. Containers write to some of these files: a length that differs
-/// is answer enough, and no more than `content` is read.
+/// Whether a file has exactly that content. Containers write to some of these files, so a different
+/// length is enough for an answer, and no more than `content` is read.
 pub(super) fn holds(path: &Path, content: &[u8]) -> io::Result<bool> {
     let file = open(path, OpenOptions::new().read(true))?;
     let (metadata, length) = (file.metadata()?, content.len() as u64);

@@ -1,4 +1,4 @@
-//! hostPath volumes: the path as it is, of the type asked for.
+//! hostPath volumes: the path itself, checked for the requested type.
 //!
 //! Upstream: `pkg/volume/hostpath/host_path.go`.
 
@@ -30,12 +30,12 @@ const READ_ONLY: &str = "the agent can read but not create the host's files; cre
 /// A path of the host, ready to be bound.
 pub(super) struct HostPath {
     pub(super) path: PathBuf,
-    /// Whether the Engine is to make a directory there when it is missing.
+    /// Whether the Engine must create a directory there if it is missing.
     pub(super) made_by_engine: bool,
 }
 
-/// Checks a host path, makes it where its type says so, and returns it. What the agent sees in a
-/// container, or not at all, it can't make.
+/// Checks a host path, creates it if its type says so, and returns it. An agent in a container can't
+/// create paths that it sees read-only or not at all.
 pub(super) fn ensure(
     volume: &str,
     source: &HostPathVolumeSource,
@@ -104,7 +104,7 @@ pub(super) fn ensure(
     })
 }
 
-/// Checks a host path without making it: one that is made when it is missing is fine.
+/// Checks a host path without creating it: a missing path is valid if its type has it created.
 pub(super) fn check(volume: &str, source: &HostPathVolumeSource, host: &HostFiles) -> Result<()> {
     let is_made = matches!(
         source.type_.as_deref().unwrap_or_default(),
@@ -121,8 +121,8 @@ pub(super) fn check(volume: &str, source: &HostPathVolumeSource, host: &HostFile
     ensure(volume, source, host).map(|_| ())
 }
 
-/// Checks that a block device is at a path of the host. Anything else is not handed to the Engine: of
-/// a directory it would give a container each device in it.
+/// Checks that a block device is at a path of the host. Nothing else is passed to the Engine: for a
+/// directory it would give a container each device in it.
 pub(super) fn check_device(path: &Path, host: &HostFiles) -> Result<()> {
     let problem = |problem| VolumeError::Device {
         path: path.to_owned(),

@@ -1,8 +1,7 @@
 //! The host's file system, as the agent sees it.
 //!
-//! On the host its paths are the agent's own. In a container they are others, and what the host has
-//! at a path is found below a directory where the host's root is mounted, its symlinks followed as
-//! the host would follow them.
+//! On the host, the agent's paths are the host's. In a container they differ: a host path is found
+//! below a directory where the host's root is mounted, with symlinks resolved as on the host.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -19,7 +18,7 @@ use crate::disk::IfThere as _;
 /// How many symlinks a path may lead over: the kernel's own limit.
 const SYMLINKS_MAX: usize = 40;
 
-/// How the agent sees the host's files. Clones share what they know.
+/// How the agent sees the host's files. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct HostFiles {
     shown: Shown,
@@ -36,19 +35,19 @@ enum Shown {
     Below(PathBuf),
 }
 
-/// How one path of the host is seen.
+/// How the agent sees one path of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SeenAt {
     /// The host's path is the agent's.
     Own(PathBuf),
-    /// It is there for the agent, to look at and no more.
+    /// It is visible to the agent, but read-only.
     Below(PathBuf),
     /// The agent doesn't see the host's files.
     Nowhere,
 }
 
 impl HostFiles {
-    /// Those below `root`; without one the agent's own, unless it learns that it is apart.
+    /// Host files below `root`; without one, the agent's own, unless they turn out to differ.
     pub fn new(root: Option<PathBuf>) -> Self {
         let shown = match root {
             None => Shown::Unsaid,
@@ -61,13 +60,13 @@ impl HostFiles {
         }
     }
 
-    /// Unmounts the copies of our own volumes that came with the host's files when they were mounted
-    /// for us. Nobody needs them, and a directory that has something mounted on it in our own name
-    /// space can't be removed. What is shared with the host is left alone: that is the volumes
-    /// themselves. `agent_root` is the agent's root directory.
+    /// Unmounts the copies of our own volumes that came along when the host's files were mounted for
+    /// the agent. They are not needed, and a directory with a mount in our own mount namespace can't be
+    /// removed. Mounts that are shared with the host are left alone: those are the volumes themselves.
+    /// `agent_root` is the agent's root directory.
     ///
     /// # Errors
-    /// Mounts can't be read, or one can't be unmounted.
+    /// The mounts can't be read, or one can't be unmounted.
     pub fn forget_own_volumes(&self, agent_root: &Path) -> Result<()> {
         let Shown::Below(root) = &self.shown else {
             return Ok(());
@@ -81,7 +80,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// The directory below which the host's files are, if one was named that is not the agent's
+    /// The directory where the host's files are mounted, if one is configured that is not the agent's
     /// own root.
     pub(super) fn root(&self) -> Option<&Path> {
         match &self.shown {
@@ -90,14 +89,14 @@ impl HostFiles {
         }
     }
 
-    /// Tells whether the host has other files than the agent.
+    /// Sets whether the host has different files than the agent.
     pub fn set_apart(&self, is_apart: bool) {
         self.is_apart.store(is_apart, Ordering::Relaxed);
     }
 
-    /// Fails if the Engine would not see a mount that the agent makes at `target`, below the existing `dir`: a
-    /// container would get the directory under it, on disk and without the files. What is mounted there
-    /// already may stay.
+    /// Fails if the Engine would not see a mount that the agent makes at `target`, below the existing
+    /// `dir`: a container would get the directory under it, on disk and without the files. Existing
+    /// mounts may stay.
     pub(super) fn check_mounts_seen(&self, volume: &str, dir: &Path, target: &Path) -> Result<()> {
         let is_apart = self.is_apart.load(Ordering::Relaxed);
         if !is_apart
@@ -111,8 +110,7 @@ impl HostFiles {
         })
     }
 
-    /// Where the agent finds what the host has at `path`; none where it doesn't see the host's
-    /// files.
+    /// The path at which the agent finds the host's `path`; none if it doesn't see the host's files.
     ///
     /// # Errors
     /// An error of the system.
@@ -132,8 +130,7 @@ impl HostFiles {
     }
 }
 
-/// The place below `root` that `path` leads to where `root` is `/`. What is missing of it is kept
-/// as it is.
+/// Resolves `path` as if `root` were `/`. Missing components are kept as they are.
 fn resolve_below(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let mut left: VecDeque<OsString> = parts(path).collect();
     let mut at = root.to_owned();

@@ -1,8 +1,8 @@
-//! The bytes that the files of pods take in memory: those of secret, downwardAPI and projected volumes.
+//! The memory that pods' files take: those of secret, downwardAPI and projected volumes.
 //!
-//! The kernel charges what we write into a tmpfs to our own cgroup, whose limit one tenant could use up
-//! for all others. Counted are the pods that were looked at since the agent's start, with what their
-//! volumes hold: also the files of a Secret that was deleted.
+//! The kernel charges our writes to a tmpfs to our own cgroup, whose limit one tenant could use up for
+//! all others. The pods since the agent's start are counted, with the content of their volumes,
+//! including files of deleted Secrets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,17 +26,16 @@ const LIMITS: ShareLimits = ShareLimits {
 pub(super) struct Size {
     /// Those that it holds.
     held: usize,
-    /// Those that it will hold once its files are written. A volume whose files can't be made keeps
-    /// what it holds.
+    /// The size once its files are written. A volume whose files can't be computed keeps its content.
     wanted: usize,
 }
 
-/// The sizes of a pod's volumes in memory, by name.
+/// The sizes of a pod's volumes in memory, by volume name.
 #[derive(Debug, Default)]
 pub(super) struct Sizes(BTreeMap<String, Size>);
 
 impl Sizes {
-    /// The sizes of all volumes in memory of a pod. `held` measures one.
+    /// The sizes of all volumes in memory of a pod. `held` measures the current size of one.
     pub(super) fn of(
         pod: &Pod,
         payloads: &Payloads,
@@ -76,12 +75,13 @@ impl Sizes {
 pub(super) struct InMemory(Arc<Mutex<BTreeMap<PodUid, (String, usize)>>>);
 
 impl InMemory {
-    /// Counts the files of a pod in the place of those that were counted before. Until
-    /// [`settle`](Self::settle), each volume counts with what it holds or will hold, whichever is more:
-    /// writing its files may fail.
+    /// Counts the files of a pod, replacing its earlier count. Until [`settle`](Self::settle), each
+    /// volume counts with its current or its new size, whichever is larger, because writing its files
+    /// may fail.
     ///
     /// # Errors
-    /// The pods of the namespace, or all together, would take too much. What the pod holds still counts.
+    /// The pods of the namespace, or all together, would take too much. The pod's current content still
+    /// counts.
     pub(super) fn reserve(&self, pod: &Pod, sizes: &Sizes) -> Result<()> {
         let (uid, name) = (PodUid::of(pod), FullName::of(pod));
         let bytes = sizes.sum(|size| size.held.max(size.wanted));

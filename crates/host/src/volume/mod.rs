@@ -1,8 +1,8 @@
 //! The files that pods mount: volumes, sub-paths, termination messages, the hosts file. All calls
-//! block; run them where blocking is allowed.
+//! block; run them on threads that may block.
 //!
-//! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
-//! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.
+//! Everything is created idempotently under `<root>/pods/<uid>` in the kubelet's layout ([`PodPaths`])
+//! and found there after a restart: no state is kept in memory.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, Permissions};
@@ -57,7 +57,7 @@ const DIR_MODE: u32 = 0o750;
 pub struct VolumeManager {
     root: PathBuf,
     host: HostFiles,
-    /// Held while a pod claims a volume, so that two pods can't both get one that is for one pod.
+    /// Locked while a pod claims a volume, so that two pods can't both get an exclusive one.
     claiming: Arc<Mutex<()>>,
     in_memory: InMemory,
 }
@@ -80,8 +80,8 @@ impl VolumeManager {
         self
     }
 
-    /// Makes all volumes of a pod, or finds them made. `payloads` are the files of those that are
-    /// written from values, `node_memory_bytes` bounds volumes in memory.
+    /// Creates all volumes of a pod, unless they exist. `payloads` are the files of volumes with
+    /// generated content, `node_memory_bytes` limits volumes in memory.
     pub fn ensure(
         &self,
         pod: &Pod,
@@ -102,8 +102,8 @@ impl VolumeManager {
         Ok(map)
     }
 
-    /// Fails if volumes that are not made yet can't be, because their files can't be computed. Changes
-    /// nothing.
+    /// Fails if volumes that don't exist yet can't be created because their files can't be computed.
+    /// Changes nothing.
     pub fn check(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
         let paths = self.paths(&PodUid::of(pod))?;
         let mut failures = Vec::new();
@@ -120,7 +120,7 @@ impl VolumeManager {
         VolumeError::all(failures)
     }
 
-    /// Fails if a host path is not what its volume asks for, and making it wouldn't help. Changes
+    /// Fails if a host path doesn't match its volume's type, and creating it wouldn't help. Changes
     /// nothing.
     pub fn check_host_paths(&self, pod: &Pod) -> std::result::Result<(), (String, VolumeError)> {
         for volume in spec::spec(pod).volumes.iter().flatten() {
@@ -132,9 +132,9 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// Brings the files of a running pod's volumes up to date, and says which were written anew.
-    /// A volume that is not made is left alone, and so is one that grows if the pod's volumes have no
-    /// room in memory. All others are tried; the first failure is returned.
+    /// Updates the files of a running pod's volumes, and returns those that were written. A missing
+    /// volume is skipped, and so is one that would grow beyond the memory limit. All others are tried;
+    /// the first failure is returned.
     pub fn refresh(
         &self,
         pod: &Pod,
@@ -165,8 +165,8 @@ impl VolumeManager {
         })
     }
 
-    /// Makes the sub-paths a container mounts, or finds them made, and adds them to `map`.
-    /// `environment` is what `subPathExpr` is expanded against.
+    /// Creates the sub-paths that a container mounts, unless they exist, and adds them to `map`.
+    /// `subPathExpr` is expanded with `environment`.
     pub fn ensure_subpaths(
         &self,
         pod: &Pod,
@@ -178,8 +178,8 @@ impl VolumeManager {
         subpath::ensure(pod, container, environment, &paths, &self.host, map)
     }
 
-    /// Reads the files in emptyDir volumes that variables of a container come from, each once, as far as
-    /// there is room for them.
+    /// Reads the files in emptyDir volumes for a container's variables, each once, up to the size
+    /// limit.
     pub fn env_files(&self, uid: &PodUid, wanted: &[FileKeySelector]) -> Result<EnvFiles> {
         let paths = self.paths(uid)?;
         for FileKeySelector { volume_name, .. } in wanted {
@@ -189,27 +189,27 @@ impl VolumeManager {
         Ok(env_file::read_all(wanted, volume))
     }
 
-    /// Makes an empty, world-writable file for the termination message of one more start.
+    /// Creates an empty, world-writable file for the termination message of one more start.
     pub fn ensure_termination_log(&self, uid: &PodUid, container: &str) -> Result<PathBuf> {
         checked_name(container)?;
         files::new_termination_log(&self.paths(uid)?.termination_dir(container))
     }
 
-    /// Removes the file of a termination message once its container is gone, so that a container
-    /// that restarts for weeks does not fill the disk. One that is gone already is success.
+    /// Removes the termination message's file of a removed container, so that a container that restarts
+    /// for weeks does not fill the disk. A missing file is success.
     pub fn remove_termination_log(&self, uid: &PodUid, container: &str, path: &Path) -> Result<()> {
         checked_name(container)?;
         files::remove_termination_log(&self.paths(uid)?.termination_dir(container), path)
     }
 
-    /// Notes the restart count a container was started with, so that it goes on from there when
-    /// all its instances are gone.
+    /// Records the restart count of a container's start, so that counting continues from there when all
+    /// its instances are gone.
     pub fn note_restarts(&self, uid: &PodUid, container: &str, count: u32) -> Result<()> {
         checked_name(container)?;
         files::note_restarts(&self.paths(uid)?.termination_dir(container), count)
     }
 
-    /// The restart counts the pod's containers were last started with, by name.
+    /// The restart counts of the last starts of the pod's containers, by name.
     pub fn noted_restarts(&self, pod: &Pod) -> Result<BTreeMap<String, u32>> {
         let paths = self.paths(&PodUid::of(pod))?;
         let noted = spec::containers(pod).filter_map(|(_, container)| {
@@ -248,25 +248,25 @@ impl VolumeManager {
         Ok(self.paths(uid)?.etc_hosts())
     }
 
-    /// Unmounts and removes the volumes of a pod of which nothing runs; the hosts file, termination
-    /// messages and restart counts stay. What is not there is success; while anything else is
-    /// mounted below the pod's directory, nothing is removed and the call fails.
+    /// Unmounts and removes the volumes of a pod without running containers; the hosts file,
+    /// termination messages and restart counts stay. A missing volume is success; while anything else
+    /// is mounted below the pod's directory, nothing is removed and the call fails.
     pub fn release(&self, uid: &PodUid) -> Result<()> {
         remove::release(&self.paths(uid)?)?;
         self.in_memory.forget(uid);
         Ok(())
     }
 
-    /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
-    /// success; while anything else is mounted below it, it stays and the call fails.
+    /// Unmounts our mounts of a pod and removes its directory. A missing directory is success; while
+    /// anything else is mounted below it, it stays and the call fails.
     pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
         remove::remove_pod(&self.root, &self.paths(uid)?)?;
         self.in_memory.forget(uid);
         Ok(())
     }
 
-    /// Limits the cgroup of a pod, before anything runs in it: its path, component by component.
-    /// `by_systemd` says that the Engine leaves cgroups to systemd.
+    /// Limits the cgroup of a pod before anything runs in it. `parts` is its path; `by_systemd` says
+    /// that the Engine leaves cgroups to systemd.
     pub fn limit_pod_cgroup(
         &self,
         parts: &[String],
@@ -282,14 +282,14 @@ impl VolumeManager {
         }
     }
 
-    /// Fails unless the container `id` runs in the cgroup of its pod at that path, and that has
-    /// these limits.
+    /// Fails unless the container `id` runs in its pod's cgroup at that path, and that has these
+    /// limits.
     pub fn check_pod_cgroup(&self, parts: &[String], limits: CgroupLimits, id: &str) -> Result<()> {
         Cgroups::of_machine().check(parts, limits, id)
     }
 
-    /// Removes the cgroups that were made for a pod below `cgroup_root` and left behind. Call it
-    /// when the pod's containers are gone; while anything runs in one the call fails.
+    /// Removes the cgroups left behind for a pod below `cgroup_root`. Call it when the pod's containers
+    /// are gone; it fails while anything runs in one.
     pub fn remove_pod_cgroups(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
         checked_name(uid.as_str())?;
         Cgroups::of_machine().remove(cgroup_root, uid)
@@ -416,7 +416,7 @@ fn refresh_volume(
     }
 }
 
-/// A name that comes from a manifest may become part of a path only when it is one component.
+/// Checks a name from a manifest before it becomes part of a path: it must be a single component.
 fn checked_name(name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(VolumeError::InvalidName(name.to_owned()));

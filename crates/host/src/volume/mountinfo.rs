@@ -1,5 +1,5 @@
-//! Mount points, from `/proc/self/mountinfo`, line by line: it has a line for each volume and sub-path of all
-//! pods, and is read for each of them.
+//! Mount points from `/proc/self/mountinfo`, parsed line by line: it has a line for each volume and
+//! sub-path of all pods, and is read for each of them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,13 +30,13 @@ fn has_point(table: impl BufRead, path: &Path) -> io::Result<bool> {
     Ok(found)
 }
 
-/// Mount points below a resolved directory, oldest first; one mounted over twice comes twice.
+/// Mount points below a resolved directory, oldest first; a directory mounted twice is listed twice.
 pub(super) fn below(dir: &Path) -> Result<Vec<PathBuf>> {
     with_table(|table| points_below(table, dir, |_| true))
 }
 
-/// Mount points below a directory that are this name space's alone, oldest first: what is done to
-/// them nobody else sees.
+/// Mount points below a directory that are private to this mount namespace, oldest first: changes to
+/// them don't propagate.
 pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
     with_table(|table| points_below(table, dir, |line| !is_shared(line)))
 }
@@ -56,7 +56,7 @@ fn points_below(
     Ok(points)
 }
 
-/// Whether other mount namespaces see what is mounted below an existing directory: the mount that
+/// Whether mounts below an existing directory propagate to other mount namespaces: the mount that
 /// contains the directory is shared.
 pub(super) fn is_shared_at(dir: &Path) -> Result<bool> {
     let real = dir

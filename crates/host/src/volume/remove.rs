@@ -1,5 +1,5 @@
-//! Removing a pod's directory: what we mounted is unmounted, and then nothing is removed that
-//! lies on another file system, behind a mount or behind a symlink.
+//! Removes a pod's directory: our own mounts are unmounted, and nothing is removed on another file
+//! system, behind a mount or behind a symlink.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,8 +1,8 @@
-//! Sub-paths of volumes, made and bound without ever leaving their volume.
+//! Sub-paths of volumes, created and bind-mounted without ever leaving their volume.
 //!
-//! A container could swap a directory for a symlink between our look at it and the Engine's
-//! mount of it. So the sub-path is opened once, beneath its volume, and that very file is bound
-//! to a place of ours, which the Engine then gets.
+//! A container could replace a directory by a symlink between our check and the Engine's mount. So the
+//! sub-path is opened once, beneath its volume, and that file descriptor is bind-mounted to a path of
+//! ours, which the Engine then gets.
 //!
 //! Upstream: `pkg/volume/util/subpath/subpath_linux.go`.
 
@@ -161,7 +161,7 @@ fn open_or_create(volume: &Path, subpath: &str) -> Result<OwnedFd, Errno> {
     Ok(current)
 }
 
-/// Opens a directory that was just made, and gives it its whole mode, which the umask cut. By its
+/// Opens a directory that was just created, and sets its full mode, which the umask reduced. Uses its
 /// descriptor: a container may have put a symlink in its place.
 ///
 /// Upstream: `doSafeMakeDir` of `pkg/volume/util/subpath/subpath_linux.go`.
@@ -199,9 +199,9 @@ fn bind(source: &OwnedFd, target: &Path, volume: &str) -> Result<()> {
     })
 }
 
-/// Lets what was bound from the host's files be written to. They are mounted read-only for the
-/// agent, which a bind inherits; what the pod may write is for its own mount to say. Mounts of the
-/// host's below its root have kept their own flags.
+/// Makes a bind mount of the host's files writable. They are mounted read-only for the agent, and a
+/// bind mount inherits that; the pod's own mount decides what the pod may write. Mounts of the host
+/// below its root keep their flags.
 fn write_through(source: &OwnedFd, host_root: &Path, target: &Path) -> Result<()> {
     let fail = |e: Errno| VolumeError::io("share a sub-path on", target, e);
     let is_of_root = rustix::fs::fstat(source).map_err(fail)?.st_dev

@@ -1,4 +1,4 @@
-//! File systems in memory, bounded and never swapped out where the kernel can do that.
+//! tmpfs mounts, with a size limit, and never swapped out where the kernel supports that.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The least of these and of a limit of the volume's own.
+    /// The minimum of these and of the volume's own limit.
     pub(super) fn least(self, own: Option<u64>) -> u64 {
         [own, self.pod]
             .into_iter()
@@ -28,7 +28,7 @@ impl Limits {
     }
 }
 
-/// Mounts one of that size and mode on an existing directory, unless something is mounted there.
+/// Mounts a tmpfs of that size and mode on an existing directory, unless something is mounted there.
 pub(super) fn ensure(volume: &str, dir: &Path, size: u64, mode: u32) -> Result<()> {
     if !mountinfo::is_mount_point(dir)? {
         mount_tmpfs(volume, dir, size, mode)?;

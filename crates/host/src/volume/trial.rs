@@ -1,4 +1,4 @@
-//! A mount made to learn who else sees it.
+//! A trial mount, to learn which processes see the agent's mounts.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,14 @@ const SIZE: u64 = 4096;
 /// Its mode: nobody but the agent has a use for it.
 const MODE: u32 = 0o700;
 
-/// A small file system in memory below the agent's root, gone when dropped.
+/// A small tmpfs below the agent's root, unmounted on drop.
 #[derive(Debug)]
 pub struct TrialMount {
     dir: PathBuf,
 }
 
 impl TrialMount {
-    /// Mounts it under that root, as volumes in memory are. What a killed agent left is taken over.
+    /// Mounts it under that root, like volumes in memory. Reuses a leftover of a killed agent.
     ///
     /// # Errors
     /// The agent may not mount, or can't write below its root.
@@ -38,7 +38,7 @@ impl TrialMount {
         Ok(trial)
     }
 
-    /// A file that only who sees the mount has.
+    /// A file that is visible only where the mount is.
     pub fn file(&self) -> PathBuf {
         self.dir.join(FILE)
     }

@@ -1,6 +1,6 @@
-//! Volumes that are written from values: configMap, secret, downwardAPI, projected.
+//! Volumes with generated content: configMap, secret, downwardAPI, projected.
 //!
-//! Values that may be secret are kept in memory only: without a tmpfs on its directory nothing is
+//! Values that may be secret are kept in memory only: without a tmpfs on its directory, nothing is
 //! written.
 //!
 //! Upstream: `SetUpAt` of `pkg/volume/{configmap,secret,downwardapi,projected}`.
@@ -22,14 +22,14 @@ const MEMORY_MODE: u32 = 0o1777;
 pub(super) struct PreparedVolume {
     /// Its directory.
     pub(super) path: PathBuf,
-    /// Why it still holds what it held before.
+    /// The reason why it keeps its old content.
     pub(super) kept: Option<PayloadError>,
     /// Whether its files were written anew.
     pub(super) changed: bool,
 }
 
-/// Makes a volume, or brings it up to date. One that is made already stays as it is while its
-/// files can't be computed.
+/// Creates a volume, or updates it. An existing volume stays as it is while its files can't be
+/// computed.
 pub(super) fn ensure(
     pod: &Pod,
     volume: &str,

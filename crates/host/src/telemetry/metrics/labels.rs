@@ -4,7 +4,7 @@ mirrorlet_core::words! {
     /// Why an image was removed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ImageGcCause {
-        /// Nobody has used it for too long.
+        /// It was unused for too long.
         Age = "age",
         /// The disk filled up.
         Space = "space",
@@ -98,7 +98,7 @@ mirrorlet_core::words! {
         Created = "created",
         /// It was counted up.
         Updated = "updated",
-        /// It was held back: its object has too many.
+        /// It was delayed: there were too many events about its object.
         HeldBack = "held_back",
         /// The API server refused it.
         Dropped = "dropped",
@@ -124,11 +124,12 @@ mirrorlet_core::words! {
         TokenReviews = "token_reviews",
         /// Too many requests waited for a review of their access.
         AccessReviews = "access_reviews",
-        /// A pod, namespace, user or the node had as many logs read as may be.
+        /// The limit of concurrent log streams of a pod, namespace, user or the node was reached.
         Logs = "logs",
-        /// A pod, namespace, user or the node had as many execs, attaches and port-forwards as may be.
+        /// The limit of concurrent execs, attaches and port-forwards of a pod, namespace, user or the
+        /// node was reached.
         Sessions = "sessions",
-        /// A pod, namespace, user or the node had as many forwarded connections as may be.
+        /// The limit of forwarded connections of a pod, namespace, user or the node was reached.
         ForwardedConnections = "forwarded_connections",
     }
     pub(super) fn as_str;

@@ -1,4 +1,4 @@
-//! The series, by their names, and what they say of themselves.
+//! The series, with their names and help texts.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::probes::ProbeSeries;
 use super::{ENGINE_BUCKETS, LONG_BUCKETS, Metrics, Series};
 
 impl Metrics {
-    /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words. Those that aren't
-    /// wanted are not registered.
+    /// Creates all series with the prefix `mirrorlet_`, except for those with the kubelet's names.
+    /// Unwanted ones are not registered.
     #[rustfmt::skip] // One series a line.
     pub(super) fn made(is_wanted: fn(&str) -> bool) -> Self {
         let mut registry = Registry::with_prefix("mirrorlet");

@@ -1,4 +1,4 @@
-//! The series of the node API's requests, as a kubelet has them.
+//! The series of the node API's requests, the same as a kubelet's.
 //!
 //! Upstream: `pkg/kubelet/server/metrics/metrics.go`.
 
@@ -47,7 +47,7 @@ const METRICS_PATHS: [&str; 4] = [
     "metrics/resource",
 ];
 
-/// The series, in a registry of their own: they have no prefix of ours.
+/// The series, in a separate registry: they don't have our prefix.
 #[derive(Debug, Clone)]
 pub(super) struct NodeApiSeries {
     pub(super) registry: Arc<Registry>,
@@ -94,7 +94,7 @@ fn labels(method: &str, path: &str) -> Labels {
     ]
 }
 
-/// A request under way; it is over when this is dropped.
+/// A request in progress; it counts as done when this is dropped.
 #[derive(Debug)]
 pub struct RequestUnderWay {
     series: NodeApiSeries,

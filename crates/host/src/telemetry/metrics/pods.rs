@@ -1,5 +1,5 @@
-//! The per-pod series, which are served if the settings ask for them. They are made anew for each
-//! scrape, so that none outlives its pod.
+//! The per-pod series, which are served if enabled. They are built for each scrape, so that none
+//! outlives its pod.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,14 +22,14 @@ pub struct PodSample {
     pub is_ready: bool,
     /// When it was started, if that is known.
     pub started_at: Option<Timestamp>,
-    /// The restarts of its containers, each with the container's name.
+    /// The restarts of its containers, by container name.
     pub restarts: Vec<(String, u64)>,
 }
 
 /// The pods that have series of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodSamples {
-    /// These pods. No two of them have the same name.
+    /// The pods. No two of them have the same name.
     pub pods: Vec<PodSample>,
     /// How many more pods there are.
     pub left_out: usize,

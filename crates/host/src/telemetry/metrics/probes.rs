@@ -1,4 +1,5 @@
-//! The series of probes, as a kubelet has them: by container, so they go with their workers.
+//! The series of probes, the same as a kubelet's: per container, so they are removed with their
+//! workers.
 //!
 //! Upstream: `pkg/kubelet/prober/prober_manager.go` (`ProberResults`, `ProberDuration`).
 
@@ -29,7 +30,7 @@ const RESULTS: [ProbeResult; 3] = [
     ProbeResult::Unknown,
 ];
 
-/// The series, in a registry of their own: they have no prefix of ours.
+/// The series, in a separate registry: they don't have our prefix.
 #[derive(Debug, Clone)]
 pub(super) struct ProbeSeries {
     pub(super) registry: Arc<Registry>,
@@ -85,7 +86,7 @@ fn duration_labels(pod: &FullName, container: &str, kind: ProbeKind) -> Labels<4
 }
 
 impl Metrics {
-    /// The series of probes alone, in Prometheus' text format 0.0.4.
+    /// The probe series alone, in Prometheus' text format 0.0.4.
     pub fn encode_probes(&self) -> String {
         let mut text = String::new();
         if encode_registry(&mut text, &self.probes.registry).is_err() {
@@ -94,7 +95,7 @@ impl Metrics {
         prometheus_text(&text)
     }
 
-    /// Counts one attempt of a probe; an unknown result is one that could not be made.
+    /// Counts one attempt of a probe; the result is unknown if the attempt was impossible.
     pub(in crate::telemetry) fn probed(
         &self,
         pod: &FullName,
@@ -111,7 +112,7 @@ impl Metrics {
         durations.observe(took.as_secs_f64());
     }
 
-    /// Takes the series of a probe off: its worker has ended, as upstream's do with theirs.
+    /// Removes the series of a probe whose worker has ended, as upstream does.
     pub fn probe_gone(&self, pod: &FullName, uid: &PodUid, container: &str, kind: ProbeKind) {
         for result in RESULTS {
             let labels = attempt_labels(pod, uid, container, kind, result);

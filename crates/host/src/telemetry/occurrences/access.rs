@@ -2,8 +2,7 @@
 
 use mirrorlet_core::api::ContainerId;
 
-/// It could not be found out whether somebody may ask the node API what they asked. Call it when
-/// that begins.
+/// The access review of a node API caller failed. Call it when that begins.
 pub fn access_unknown(error: &str) {
     tracing::warn!(
         error,
@@ -16,16 +15,15 @@ pub fn node_certificate_replaced() {
     tracing::info!("the certificate of the node API was replaced");
 }
 
-/// The node API's certificate was signed for another name or other addresses of the Node; another one
-/// is requested.
+/// The node API's certificate was signed for another name or other addresses of the Node; a new one is
+/// requested.
 pub fn node_certificate_outdated() {
     tracing::warn!(
         "the serving certificate of the node API is not for the Node's current name and addresses; requesting another one"
     );
 }
 
-/// The node API goes on with the certificate it has. Call it when that begins, or its cause
-/// changes.
+/// The node API keeps using its current certificate. Call it when that begins, or its cause changes.
 pub fn node_certificate_unusable(error: &str) {
     tracing::warn!(
         error,
@@ -46,8 +44,8 @@ pub fn embedded_api_served(address: std::net::SocketAddr, kubeconfig: &std::path
     );
 }
 
-/// Reports that the kubeconfig of the embedded API can't be written, and that the one of an earlier
-/// start stays, by which clients still find the API.
+/// Reports that the kubeconfig of the embedded API can't be written. The one of an earlier start stays,
+/// and clients still find the API with it.
 pub fn embedded_api_kubeconfig_kept(error: &str) {
     tracing::warn!(
         error,
@@ -98,7 +96,7 @@ pub fn log_link_failed(container: Option<&ContainerId>, why: &str) {
     );
 }
 
-/// The process of an exec that nobody waits for any more could not be ended.
+/// An exec session's process could not be killed after its client left.
 pub fn exec_goes_on(container: &ContainerId, why: &str) {
     tracing::warn!(
         container_id = container.short(),

@@ -14,8 +14,8 @@ pub fn mirror_created(of: PodTelemetry<'_>, mirror: &PodUid) {
     log!(info: of, "mirror pod created with UID {mirror}");
 }
 
-/// A mirror pod was deleted, or will be once others have removed its `finalizers`. `uid` is that of
-/// the static pod it stood for (the value of its annotation), `mirror` its own.
+/// A mirror pod was deleted, or will be once its `finalizers` are removed. `uid` is that of its static
+/// pod (the value of its annotation), `mirror` its own.
 pub fn mirror_deleted(of: PodTelemetry<'_>, mirror: &PodUid, reason: &str, finalizers: &[String]) {
     let done = if finalizers.is_empty() {
         "deleted".to_owned()
@@ -31,9 +31,9 @@ pub fn mirror_deleted(of: PodTelemetry<'_>, mirror: &PodUid, reason: &str, final
     log!(info: of, reason, "mirror pod with UID {mirror} {done}");
 }
 
-/// A mirror can't be made. Call it once a problem: when it begins, or its kind changes. `kind` is
-/// the problem's word, for example `NamespaceMissing`. Told on the Node, since a pod without
-/// mirror has no object that anybody would look at.
+/// A mirror pod can't be created. Call it once per problem: when it begins, or its kind changes. `kind`
+/// is the problem's word, for example `NamespaceMissing`. The event is about the Node, because a pod
+/// without a mirror has no object that users would look at.
 pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
     let story = format!("mirror pod not created, {kind}: {message}");
     of.event(None, Kind::Trace, "MirrorRefused", story);
@@ -47,7 +47,7 @@ pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
     log!(warn: of, reason = kind, error = message, "failed to create the mirror pod; retrying");
 }
 
-/// The problem reported last about a pod's mirror is gone.
+/// The last reported problem of a pod's mirror is resolved.
 pub fn mirror_mended(of: PodTelemetry<'_>, kind: &str) {
     let story = format!("mirror pod problem resolved: {kind}");
     of.event(None, Kind::Trace, "MirrorMended", story);
@@ -58,7 +58,7 @@ pub fn mirror_mended(of: PodTelemetry<'_>, kind: &str) {
 }
 
 /// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
-/// `changed` (conditions or containers by name, say) are what the story says about it.
+/// `changed` (for example conditions or containers by name) are recorded in its history.
 pub fn status_written(of: PodTelemetry<'_>, phase: &str, changed: &str) {
     let message = if changed.is_empty() {
         format!("status written: {phase}")
@@ -70,8 +70,8 @@ pub fn status_written(of: PodTelemetry<'_>, phase: &str, changed: &str) {
     log!(debug: of, "status written: {phase}");
 }
 
-/// A pod's status could not be written; it will be tried again. Call it when that begins, or its
-/// cause changes.
+/// A pod's status could not be written; the agent retries. Call it when that begins, or its cause
+/// changes.
 pub fn status_failed(of: PodTelemetry<'_>, error: &str) {
     let message = format!("failed to write the status: {error}");
     of.event(None, Kind::Trace, "StatusFailed", message);
@@ -79,29 +79,29 @@ pub fn status_failed(of: PodTelemetry<'_>, error: &str) {
     log!(warn: of, error, "failed to write the pod's status; retrying");
 }
 
-/// A pod's object was deleted from the API, since nothing of the pod is left.
+/// A pod's object was deleted from the API because nothing of the pod is left.
 pub fn pod_object_deleted(of: PodTelemetry<'_>) {
     let message = "deleted the Pod from the API server";
     of.event(None, Kind::Trace, "ObjectDeleted", message);
     log!(info: of, "deleted the Pod from the API server");
 }
 
-/// The API server doesn't have a pod's object, though its watch shows it. All are listed again.
+/// The API server doesn't have a pod's object, though its watch shows it. All pods are listed again.
 pub fn pod_object_missing(of: PodTelemetry<'_>) {
     log!(warn: of, "the API server's watch shows a Pod that it doesn't have; listing its Pods again");
 }
 
-/// Something became of events. Not logged: there may be many.
+/// Events were sent, dropped or otherwise processed. Not logged: there may be many.
 pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
     telemetry.metrics.events(outcome, number);
 }
 
-/// Events are lost, since too many wait for the API server. Call it when that begins.
+/// Events are lost because too many wait for the API server. Call it when that begins.
 pub fn events_lost() {
     tracing::warn!("too many events are waiting for the API server; the oldest are dropped");
 }
 
-/// The API server refuses events in a namespace. Call it once a cause.
+/// The API server refuses events in a namespace. Call it once per cause.
 pub fn events_refused(namespace: &str, error: &str) {
     tracing::warn!(
         error,
@@ -109,7 +109,8 @@ pub fn events_refused(namespace: &str, error: &str) {
     );
 }
 
-/// An event of our Node as upstream's kubelet words them: `Starting`, `NodeReady`, `Rebooted`, say.
+/// An event of our Node in the words of upstream's kubelet, for example `Starting`, `NodeReady` or
+/// `Rebooted`.
 pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
     let kind = match event.kind {
         NodeEventKind::Normal => Kind::Normal,
@@ -140,7 +141,7 @@ pub fn addresses_changed(addresses: &str) {
     tracing::info!("the addresses of the machine are now {addresses}");
 }
 
-/// Another agent or a kubelet owns the Node now; this agent stops writing it.
+/// Another agent or a kubelet owns the Node now; this agent no longer writes it.
 pub fn node_taken(name: &str, cause: &str) {
     tracing::error!(
         error = cause,
@@ -149,7 +150,7 @@ pub fn node_taken(name: &str, cause: &str) {
     );
 }
 
-/// Our Node can't be read after the API server was away. Call it when the reason changes.
+/// Our Node can't be read after an outage of the API server. Call it when the reason changes.
 pub fn node_unread(name: &str, error: &str) {
     tracing::warn!(
         error,
@@ -158,7 +159,7 @@ pub fn node_unread(name: &str, error: &str) {
     );
 }
 
-/// The API server refused the status of our Node; it is written again later.
+/// The API server refused the status of our Node; the agent writes it again later.
 pub fn node_status_failed(error: &str) {
     tracing::warn!(error, "failed to write the Node's status");
 }
@@ -173,20 +174,20 @@ pub fn lease_back() {
     tracing::info!("the Node's Lease is renewed again");
 }
 
-/// A watch is refused or broken though the API server answers; it is begun again. Call it when
-/// that begins. `resource` is its plural.
+/// A watch is refused or broken though the API server answers; it is restarted. Call it when that
+/// begins. `resource` is the plural name.
 pub fn watch_failed(resource: &str, error: &str) {
     tracing::warn!(error, "failed to watch {resource}; retrying");
 }
 
-/// Our Node is registered: created, or found as it was left.
+/// Our Node is registered: created, or found from an earlier start.
 pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
     let how = if created { "created" } else { "found" };
     telemetry.node_event(Kind::Trace, "Registered", format!("Node {node} was {how}"));
     tracing::info!("registered: Node {node} was {how}");
 }
 
-/// A client certificate was requested: somebody may have to approve it. Call it once a request.
+/// A client certificate was requested; it may need approval. Call it once per request.
 pub fn client_certificate_requested(request: &str) {
     tracing::info!(
         "requested a client certificate; {request} must be approved: kubectl certificate approve {request}"
@@ -200,8 +201,8 @@ pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
     tracing::info!("the client certificate was issued; it is valid until {ends}");
 }
 
-/// There is no new client certificate, though one is due; it goes on being asked for. Call it when
-/// that begins, or its cause changes. Whether there is none at all is `is_needed`.
+/// A new client certificate is due and was not issued; the agent keeps requesting it. Call it when that
+/// begins, or its cause changes. `is_needed` says whether there is no certificate at all.
 pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
     let told = format!("Failed to obtain a client certificate: {error}");
     telemetry.node_event(Kind::Warning, "ClientCertificateNotIssued", told);
@@ -218,14 +219,14 @@ pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed
     }
 }
 
-/// The client certificate has expired, and others have to replace it, as `help` says. Call it once.
+/// The client certificate has expired and must be replaced by hand, as `help` says. Call it once.
 pub fn client_certificate_expired(telemetry: &Telemetry, ended: Timestamp, help: &str) {
     let told = format!("The client certificate expired at {ended}; {help}");
     telemetry.node_event(Kind::Warning, "ClientCertificateExpired", told);
     tracing::error!("the client certificate expired at {ended}; {help}");
 }
 
-/// An approver decided a certificate signing request of that user, for that reason.
+/// An approver decided a user's certificate signing request, with that reason.
 pub fn certificate_request_decided(
     metrics: &Metrics,
     decision: CertificateDecision,
@@ -245,13 +246,13 @@ pub fn certificate_request_decided(
     }
 }
 
-/// A certificate signing request can't be decided before that Node exists. Call it once a request.
+/// A certificate signing request can't be decided before its Node exists. Call it once per request.
 pub fn certificate_request_waits(request: &str, user: &str, node: &str) {
     tracing::info!("{request} of {user} waits until Node {node} exists");
 }
 
-/// The decision on a certificate signing request could not be written; it will be tried again. Call
-/// it once for each request.
+/// The decision on a certificate signing request could not be written; the approver retries. Call it
+/// once per request.
 pub fn certificate_request_failed(request: &str, user: &str, error: &str) {
     tracing::warn!(
         error = error,
@@ -259,7 +260,7 @@ pub fn certificate_request_failed(request: &str, user: &str, error: &str) {
     );
 }
 
-/// This approver holds the Lease from now on, and decides requests.
+/// This approver has acquired the Lease, and decides requests from now on.
 pub fn approver_leads(lease: &str) {
     tracing::info!("deciding certificate signing requests: holder of Lease {lease}");
 }

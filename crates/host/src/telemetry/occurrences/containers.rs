@@ -61,7 +61,7 @@ pub fn handled(of: PodTelemetry<'_>, container: Option<&str>, what: UserAction) 
     of.event(container, Kind::Normal, "ByHand", message);
 }
 
-/// A container is about to be stopped: alone for a reason, else with its whole pod.
+/// A container is about to be stopped: alone if there is a reason, otherwise with its whole pod.
 ///
 /// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
 pub fn container_stopping(of: PodTelemetry<'_>, container: &str, reason: Option<&Reason>) {
@@ -109,7 +109,7 @@ pub fn container_killing(of: PodTelemetry<'_>, container: &str, reason: &str) {
     log!(info: of, container, reason, "stopping the container");
 }
 
-/// A container that crashes again and again waits. Call it once a wait.
+/// A crash-looping container waits in back-off. Call it once per wait.
 ///
 /// Upstream: `doBackOff` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
 pub fn backoff(of: PodTelemetry<'_>, container: &str, attempt: u32, wait: Duration) {
@@ -159,7 +159,7 @@ pub fn docker_config_mended(directory: &Path) {
     );
 }
 
-/// An image pull begins, for all who wait for it.
+/// An image pull begins, for all containers that wait for it.
 pub fn image_pulling(image: &str) {
     tracing::info!("pulling image {image}");
 }
@@ -176,7 +176,7 @@ pub fn image_present(of: PodTelemetry<'_>, container: &str, image: &str) {
     of.event(Some(container), Kind::Normal, "Pulled", message);
 }
 
-/// An image was pulled; `took` has the time it waited for others' pulls.
+/// An image was pulled; `took` includes the time it waited for other pulls.
 pub fn image_pulled(of: PodTelemetry<'_>, container: &str, image: &str, size: u64, took: Duration) {
     let message = format!(
         "Successfully pulled image {image:?} in {} (including waiting). Image size: {size} bytes.",
@@ -187,8 +187,8 @@ pub fn image_pulled(of: PodTelemetry<'_>, container: &str, image: &str, size: u6
     log!(info: of, container, elapsed_ms = millis(took), "pulled image {image}");
 }
 
-/// A container's image isn't there: its pull failed or waits, it must not be pulled, or it can't
-/// be looked for.
+/// A container's image is not available: its pull failed or waits, its policy forbids a pull, or its
+/// presence can't be checked.
 ///
 /// Upstream: `EnsureImageExists` of `pkg/kubelet/images/image_manager.go`.
 pub fn image_failed(

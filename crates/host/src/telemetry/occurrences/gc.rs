@@ -20,7 +20,7 @@ pub fn container_collected(telemetry: &Telemetry, removal: &Removal) {
     );
 }
 
-/// A collection is done. `failed` is whether the one before failed, and is kept here.
+/// A collection is complete. `failed` stores whether the previous one failed.
 ///
 /// Upstream: `StartGarbageCollection` of `pkg/kubelet/kubelet.go`.
 pub fn containers_collected(telemetry: &Telemetry, outcome: &GcOutcome, failed: &mut bool) {

@@ -7,7 +7,7 @@ use crate::telemetry::ImageGcCause;
 use crate::telemetry::journal::Kind;
 use mirrorlet_core::api::report::PullReport;
 
-/// How far a pull has come. Call it seldom.
+/// The progress of a pull. Call it seldom.
 pub fn image_pull_progress(report: &PullReport) {
     let done = report.bytes_done.min(report.bytes_total);
     tracing::info!(
@@ -36,12 +36,12 @@ pub fn image_collected(
     );
 }
 
-/// An image that was to be removed stays: it came into use, say.
+/// An image that was selected for removal stays, for example because it came into use.
 pub fn image_not_collected(image: &str, error: &str) {
     tracing::warn!(error, "failed to remove image {image}");
 }
 
-/// A pass failed. Upstream reports it only when the one before failed too.
+/// A pass failed. Upstream reports it only if the previous pass failed too.
 ///
 /// Upstream: `StartGarbageCollection` of `pkg/kubelet/kubelet.go`.
 pub fn image_gc_failed(telemetry: &Telemetry, error: &str, repeatedly: bool) {
@@ -57,12 +57,13 @@ pub fn free_disk_space_failed(telemetry: &Telemetry, message: &str) {
     telemetry.node_event(Kind::Warning, "FreeDiskSpaceFailed", message);
 }
 
-/// The disk says that it has no size.
+/// The disk reports a capacity of zero.
 pub fn invalid_disk_capacity(telemetry: &Telemetry, message: &str) {
     telemetry.node_event(Kind::Warning, "InvalidDiskCapacity", message);
 }
 
-/// It can't be noted which images were pulled: after a restart some will be nobody's, and stay.
+/// Pulled images can't be recorded: after a restart, some will not be recognized as the agent's, and
+/// stay.
 pub fn pulled_images_not_noted(error: &str) {
     tracing::warn!(error, "failed to record which images were pulled");
 }
@@ -75,7 +76,7 @@ pub fn pulled_images_forgotten(error: &str) {
     );
 }
 
-/// It could not be recorded which credentials pulled an image.
+/// The credentials that pulled an image could not be recorded.
 pub fn image_access_not_noted(error: &str) {
     tracing::warn!(
         error,

@@ -1,4 +1,4 @@
-//! Occurrences of a whole pod. One piece: a function for each of them.
+//! Occurrences of a whole pod. In one file: a function for each of them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -22,14 +22,14 @@ fn trace(of: PodTelemetry<'_>, reason: &str, message: String) {
     of.event(None, Kind::Trace, reason, message);
 }
 
-/// A pod as upstream's messages show it: `name_namespace(uid)`.
+/// A pod in the format of upstream's messages: `name_namespace(uid)`.
 ///
 /// Upstream: `pkg/kubelet/util/format/pod.go`.
 pub(super) fn format_pod(pod: &FullName, uid: &PodUid) -> String {
     format!("{pod}({uid})")
 }
 
-/// A pod's manifest was read: it is new, or changed. The pod's containers are known from now on.
+/// A pod's manifest was read: it is new, or changed. Records the pod's containers.
 pub fn manifest_read(telemetry: &Telemetry, pod: &SourcePod) {
     telemetry.journal.set_refs(&pod.pod);
     let document = match pod.origin.document {
@@ -50,7 +50,7 @@ pub fn manifest_read(telemetry: &Telemetry, pod: &SourcePod) {
     );
 }
 
-/// The manifest of a pod that goes on can't be used any more: its last good version stands in.
+/// The manifest of a running pod has become invalid: its last valid version stays in use.
 pub fn manifest_held(of: PodTelemetry<'_>, problem: &str) {
     let message = format!("the last good version keeps running: {problem}");
     trace(of, "ManifestHeld", message);
@@ -62,7 +62,7 @@ pub fn manifest_released(of: PodTelemetry<'_>) {
     trace(of, "ManifestGood", message);
 }
 
-/// The newest version of a pod is being prepared; the one of `uid` runs on.
+/// The newest version of a pod is being prepared; the version `uid` keeps running.
 pub fn rollout_started(of: PodTelemetry<'_>, newest: &PodUid) {
     of.telemetry.metrics.rollout(RolloutOutcome::Started);
     let message = format!(
@@ -73,10 +73,10 @@ pub fn rollout_started(of: PodTelemetry<'_>, newest: &PodUid) {
     log!(info: of, newest = %newest, "preparing a new version");
 }
 
-/// Outcomes of a rollout that leave the manifest's version not running, or running badly.
+/// Rollout outcomes in which the manifest's version does not run, or runs badly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolloutSetback {
-    /// The new version can't be started; the one before runs on.
+    /// The new version can't be started; the previous one keeps running.
     Held,
     /// The new version failed and runs on.
     Failed,
@@ -84,7 +84,7 @@ pub enum RolloutSetback {
     Restored,
 }
 
-/// Records a setback in the rollout of a pod; `uid` is that of the version that runs.
+/// Records a setback in the rollout of a pod; `uid` is that of the running version.
 pub fn rollout_setback(of: PodTelemetry<'_>, setback: RolloutSetback, reason: &str, message: &str) {
     let (outcome, event, words) = match setback {
         RolloutSetback::Held => (
@@ -116,13 +116,13 @@ pub fn rollout_succeeded(of: PodTelemetry<'_>) {
     log!(info: of, "{message}");
 }
 
-/// Somebody asked for something about the rollouts of the pod that runs as `uid`.
+/// A user gave an order about the rollout of the pod that runs as `uid`.
 pub fn rollout_commanded(of: PodTelemetry<'_>, reason: &'static str, message: String) {
     log!(info: of, "{message}");
     of.event(None, Kind::Normal, reason, message);
 }
 
-/// A pod isn't run, since another has its full name.
+/// A pod isn't run because another has its full name.
 ///
 /// Upstream: `filterInvalidPods` of `pkg/kubelet/config/config.go`.
 pub fn pod_duplicate(telemetry: &Telemetry, pod: &SourcePod) {
@@ -159,8 +159,8 @@ pub fn pod_gone(of: PodTelemetry<'_>, took: Duration) {
     log!(info: of, elapsed_ms = millis(took), "removed the pod");
 }
 
-/// The runtime doesn't know what a pod does, though it answers. Call it when that begins, or its
-/// cause changes.
+/// The runtime can't report a pod's status, though it answers. Call it when that begins, or its cause
+/// changes.
 ///
 /// Upstream: `podWorkerLoop` of `pkg/kubelet/pod_workers.go`.
 pub fn status_unknown(of: PodTelemetry<'_>, error: &str) {
@@ -220,7 +220,7 @@ pub fn sandbox_created(of: PodTelemetry<'_>, id: &ContainerId, ips: &[std::net::
     trace(of, "SandboxCreated", message);
 }
 
-/// A round of a pod is done. Logged only if it had something to do: as a warning when it failed.
+/// A pod's sync round is complete. Logged only if it had work to do, and as a warning if it failed.
 pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult, took: Duration) {
     of.telemetry.metrics.synced(took);
     for error in result.errors() {
@@ -309,7 +309,7 @@ pub fn volumes_refreshed(of: PodTelemetry<'_>, volumes: &[String]) {
     log!(info: of, "updated volumes: {}", volumes.join(", "));
 }
 
-/// Volumes of a running pod could not be brought up to date; they stay as they were.
+/// Volumes of a running pod could not be updated; they keep their content.
 pub fn volumes_not_refreshed(of: PodTelemetry<'_>, error: &SyncError) {
     let (reason, message) = (error.reason.as_str(), &error.message);
     of.event(None, Kind::Warning, reason, message);
@@ -331,13 +331,13 @@ pub fn pod_killed(of: PodTelemetry<'_>, reason: &Reason) {
     log!(info: of, reason = %reason, "stopping the pod's containers");
 }
 
-/// Something of a pod could not be removed; it will be tried again.
+/// A part of a pod could not be removed; the agent retries.
 pub fn remove_failed(of: PodTelemetry<'_>, error: &str) {
     trace(of, "RemoveFailed", error.to_owned());
     log!(warn: of, error, "failed to remove resources of the pod; retrying");
 }
 
-/// The cgroups of a pod that is gone could not be removed.
+/// The cgroups of a removed pod could not be deleted.
 pub fn cgroups_left(uid: &PodUid, error: &str) {
     tracing::debug!(uid = %uid, error, "failed to remove empty cgroups");
 }
@@ -353,7 +353,7 @@ pub fn pod_evicted(of: PodTelemetry<'_>, signal: &'static str, message: &str) {
     note(of, "Evicted", message);
 }
 
-/// The node is short of something, and what is left of it is reclaimed.
+/// The node is short of a resource, which is being reclaimed.
 ///
 /// Upstream: `pkg/kubelet/eviction/eviction_manager.go`.
 pub fn eviction_threshold_met(telemetry: &Telemetry, resource: &str) {
@@ -362,13 +362,13 @@ pub fn eviction_threshold_met(telemetry: &Telemetry, resource: &str) {
     tracing::warn!(reason = "EvictionThresholdMet", "{message}");
 }
 
-/// Something is done otherwise than the manifest asks.
+/// The pod runs differently from its manifest in some respect.
 pub fn note(of: PodTelemetry<'_>, reason: &str, message: &str) {
     of.event(None, Kind::Warning, reason, message);
     log!(warn: of, reason, "{message}");
 }
 
-/// Something is done otherwise than the manifest asks, as is usual on a machine like this.
+/// The same for a difference that is common on a machine like this.
 pub fn usual_note(of: PodTelemetry<'_>, reason: &str, message: &str) {
     trace(of, reason, message.to_owned());
     log!(debug: of, reason, "{message}");

@@ -41,8 +41,8 @@ impl Probed<'_> {
     }
 }
 
-/// A probe was attempted. Every failure is reported, not only those that count; a command's output
-/// is, as upstream's users expect.
+/// A probe was attempted. Every failure is reported, not only those that count; a command's output is
+/// included, as upstream's users expect.
 ///
 /// Upstream: `probe` of `pkg/kubelet/prober/prober.go`.
 pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
@@ -70,7 +70,7 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
     );
 }
 
-/// A probe could not be attempted, again and again: what it says of the container stays.
+/// A probe could not be attempted, repeatedly: its last result stays in effect.
 pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
     probe.count(telemetry, ProbeResult::Unknown);
     let kind = probe.kind;
@@ -113,8 +113,8 @@ pub fn probes_not_kept(error: &str) {
     );
 }
 
-/// A container's hook failed: which one is `PostStart` or `PreStop`. What it said or answered is
-/// not reported.
+/// A container's hook failed; `hook` is `PostStart` or `PreStop`. The hook's output or answer is not
+/// reported.
 ///
 /// Upstream: `startContainer` and `executePreStopHook` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -128,7 +128,7 @@ pub fn hook_failed(of: PodTelemetry<'_>, container: &str, hook: &'static str, wh
     log!(warn: of, container, error = why, "{hook} hook failed");
 }
 
-/// A hook that was to speak TLS was answered in plain HTTP, and asked so again.
+/// An HTTPS hook was answered in plain HTTP, and was repeated over HTTP.
 ///
 /// Upstream: `runHTTPHandler` of `pkg/kubelet/lifecycle/handlers.go`.
 pub fn hook_fell_back(of: PodTelemetry<'_>, container: &str, host: &str) {

@@ -1,6 +1,6 @@
 //! Occurrences of resource usage requests.
 
-/// The machine could not be looked at. The caller learns that it failed, not why.
+/// The machine's statistics could not be read. The caller learns that it failed, not why.
 pub fn stats_failed(error: &str) {
     tracing::warn!(
         error,
@@ -8,7 +8,7 @@ pub fn stats_failed(error: &str) {
     );
 }
 
-/// No pod is evicted, because it isn't known what pods use.
+/// No pod is evicted, because the pods' usage is unknown.
 pub fn eviction_waits(error: &str) {
     tracing::warn!(
         error,
@@ -16,7 +16,7 @@ pub fn eviction_waits(error: &str) {
     );
 }
 
-/// The cgroups of some containers that run are nowhere to be found.
+/// The cgroups of some running containers can't be found.
 pub fn cgroups_missing(count: usize) {
     tracing::debug!(
         count,
