@@ -1,9 +1,9 @@
-//! `RuntimeCache`: the pods that run, as of a few seconds ago.
+//! `RuntimeCache`: the running pods, at most a few seconds old.
 //!
-//! The status cache (`store::cache`) says what each pod does; this is for those few who need to
-//! know which pods there are at all, from the runtime itself, before they do something that can't
-//! be undone. Its seeds' double (`FakeRuntimeCache`) is not needed: over a `FakeRuntime`, on a
-//! paused clock, this very cache is what tests use.
+//! The status cache (`store::cache`) has the status of each pod; this one is for callers that need to
+//! know which pods exist at all, from the runtime itself, before they do something irreversible. The
+//! seeds' double (`FakeRuntimeCache`) is not needed: tests use this cache on top of a `FakeRuntime`, on
+//! a paused clock.
 //!
 //! Upstream: `pkg/kubelet/container/runtime_cache.go`.
 
@@ -33,17 +33,16 @@ impl Listed {
     }
 }
 
-/// The pods that run, listed anew when what is known is too old. A list that fails leaves what
-/// was known.
+/// The running pods; listed again when the cached list is too old. A failed list leaves the cached one.
 pub struct RuntimeCache {
     runtime: Arc<dyn Runtime>,
-    /// Held while the runtime is asked, which is bounded by the call's own deadline: who comes
-    /// meanwhile shares the answer.
+    /// Locked during a call to the runtime, which has its own deadline: concurrent callers share the
+    /// answer.
     listed: Mutex<Listed>,
 }
 
 impl RuntimeCache {
-    /// A cache over that runtime, which holds nothing yet.
+    /// Returns an empty cache over that runtime.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
         Self {
             runtime,
@@ -51,7 +50,7 @@ impl RuntimeCache {
         }
     }
 
-    /// The pods that run, as of three seconds ago at most.
+    /// Returns the running pods, at most three seconds old.
     pub async fn get_pods(&self) -> Result<Arc<Pods>> {
         let mut listed = self.listed.lock().await;
         let is_old = listed
@@ -63,7 +62,7 @@ impl RuntimeCache {
         Ok(Arc::clone(&listed.pods))
     }
 
-    /// Lists the pods that run, unless what is known was asked for at `time` or later.
+    /// Lists the running pods, unless the cached list was requested at `time` or later.
     pub async fn force_update_if_older(&self, time: Instant) -> Result<()> {
         let mut listed = self.listed.lock().await;
         if listed.is_older_than(time) {

@@ -1,4 +1,4 @@
-//! Files in containers: what is there, and tar streams out of and into them.
+//! Files in containers: their metadata, and tar streams from and into containers.
 
 use std::io;
 
@@ -13,7 +13,8 @@ use super::Result;
 pub struct PathStat {
     /// Its type, without following links.
     pub kind: PathKind,
-    /// The target of a link in the container, all links on the way followed; else empty.
+    /// The target of a link in the container, with all links on the way resolved; empty for other
+    /// files.
     #[serde(default)]
     pub link_target: String,
 }
@@ -32,8 +33,8 @@ pub enum PathKind {
     Other,
 }
 
-/// A tar archive as it comes out of a container.
+/// A tar archive that is read from a container.
 pub type TarStream = BoxStream<'static, Result<Bytes>>;
 
-/// A tar archive on its way into a container. One that fails is broken off.
+/// A tar archive that is written into a container. If it fails, the copy is aborted.
 pub type TarInput = BoxStream<'static, io::Result<Bytes>>;

@@ -1,5 +1,4 @@
-//! Commands run in containers, and the streams of what runs there: what can be asked for, and
-//! what comes.
+//! Commands in containers, and the streams of processes there.
 //!
 //! Upstream: `pkg/kubelet/container/runtime.go` (`CommandRunner`, `StreamingRuntime`) and the
 //! early kubelet's `ExecInContainer`, `AttachContainer`, `PortForward`.
@@ -15,8 +14,8 @@ use tokio::io::AsyncWrite;
 
 use super::{LogChunk, Result, StreamOptions, TerminalSize};
 
-/// Most bytes kept of each of a command's streams; what comes beyond is read and dropped. Hundreds
-/// of probes run at once, and no more of their output is ever shown.
+/// Maximum size of the output that is kept of each of a command's streams; the rest is read and
+/// discarded. Hundreds of probes run at once, and no more of their output is ever shown.
 ///
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 pub const COMMAND_OUTPUT_MAX: usize = 10 << 10;
@@ -24,7 +23,7 @@ pub const COMMAND_OUTPUT_MAX: usize = 10 << 10;
 /// The result of a command.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct CommandOutput {
-    /// Its exit code: 126 and 127 where it could not be run, 137 where it was killed.
+    /// Its exit code: 126 or 127 if it could not be run, 137 if it was killed.
     pub exit_code: i32,
     /// Standard output and then standard error, each of at most [`COMMAND_OUTPUT_MAX`] bytes.
     pub output: Bytes,
@@ -66,16 +65,14 @@ pub type DuplexStream = Box<dyn Duplex>;
 
 /// The streams of a process in a container.
 ///
-/// Nothing is buffered beyond one read: whoever doesn't read holds up the process.
-/// Dropping the session ends what it started: the command of an exec with its whole process
-/// group, nothing of an attach.
+/// Nothing is buffered beyond one read: a reader that stops blocks the process. Dropping the session
+/// ends what it started: the command of an exec with its whole process group, nothing for an attach.
 pub struct Session {
-    /// Whether it is a terminal's: one raw stream in each direction.
+    /// Whether the process has a TTY: one raw stream in each direction.
     pub tty: bool,
-    /// Standard input, where asked for. Shutting it down is its end for the process; dropping it
-    /// is not.
+    /// Standard input, if requested. Shutting it down closes it for the process; dropping it does not.
     pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-    /// The output of the process, until it and all processes with its streams have ended.
+    /// The output of the process, until it and all other processes that share its streams have ended.
     pub output: BoxStream<'static, Result<LogChunk>>,
     /// The rest.
     pub control: Box<dyn SessionControl>,
@@ -86,14 +83,14 @@ mirrorlet_core::partial_debug!(Session);
 /// Controls a process, besides its streams.
 #[async_trait]
 pub trait SessionControl: Send + Sync {
-    /// Gives its terminal another size; a size that no terminal has is ignored. A failure is not
-    /// told: a process without a terminal, or one that has ended, has no size.
+    /// Resizes the terminal; an impossible size is ignored. Failures are not reported: a process
+    /// without a terminal, or one that has ended, can't be resized.
     async fn resize(&self, size: TerminalSize);
 
-    /// The exit code, once the output has ended; none where the process goes on without us, or
-    /// nobody knows any more.
+    /// Returns the exit code once the output has ended; none if the process continues, or its exit code
+    /// is unknown.
     ///
     /// # Errors
-    /// The command had not ended after all, or the runtime did not know.
+    /// The command had not ended after all, or the runtime did not know its exit code.
     async fn exit_code(&self) -> Result<Option<i32>>;
 }

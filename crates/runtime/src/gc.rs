@@ -1,8 +1,8 @@
-//! Garbage collection of containers, as an owner asks for it: [`ContainerGc`].
+//! Garbage collection of containers, through [`ContainerGc`].
 //!
-//! Removals are decided in [`mirrorlet_core::gc`]; a runtime only carries them out. It asks
-//! [`PodStateProvider`] for the known pods, again just before a pod's last remains are removed: its
-//! manifest may be back by then.
+//! [`mirrorlet_core::gc`] decides the removals; a runtime only executes them. It asks
+//! [`PodStateProvider`] for the known pods, and again just before it removes a pod's last remains: the
+//! pod's manifest may be back by then.
 //!
 //! Upstream: `pkg/kubelet/container/container_gc.go`.
 
@@ -21,22 +21,21 @@ pub trait PodStateProvider: Send + Sync + 'static {
     /// Returns the current state of a pod.
     fn life(&self, uid: &PodUid) -> PodLife;
 
-    /// Whether every source has delivered, so that a pod nobody knows is one that is gone.
+    /// Whether every source has delivered, so that a pod in no source is really gone.
     fn all_sources_ready(&self) -> bool;
 }
 
 /// The result of one collection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GcOutcome {
-    /// How many containers and sandboxes were removed, by why they went.
+    /// The number of removed containers and sandboxes, by the reason for their removal.
     pub removed: BTreeMap<Cause, usize>,
-    /// The containers that could not be removed, with the errors. They are retried the next time.
+    /// The containers that could not be removed, with the errors. The next collection retries them.
     pub failed: Vec<(ContainerId, RuntimeError)>,
 }
 
 impl GcOutcome {
-    /// One text that lists every failure, or none when there is none. That the runtime is away is
-    /// nothing that a collection reports.
+    /// One string with all failures, or none. An unavailable runtime is not a failure of a collection.
     pub fn error(&self) -> Option<String> {
         let texts: Vec<String> = self
             .failed
@@ -69,12 +68,12 @@ impl ContainerGc {
         }
     }
 
-    /// Removes what the policy does not keep.
+    /// Removes the containers that the policy does not keep.
     pub async fn garbage_collect(&self) -> GcOutcome {
         self.collect(false).await
     }
 
-    /// Removes the remains of pods that are over, too: disk space is needed.
+    /// Also removes the remains of pods that have ended, because disk space is needed.
     pub async fn delete_all_unused_containers(&self) -> GcOutcome {
         self.collect(true).await
     }

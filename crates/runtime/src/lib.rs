@@ -44,10 +44,10 @@ use gc::{GcOutcome, PodStateProvider};
 /// Why a runtime call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeError {
-    /// Nobody answers: the Engine is down, or its socket is gone.
+    /// The runtime can't be reached: the Engine is down, or its socket is gone.
     #[error("the container runtime is not reachable: {0}")]
     Unavailable(String),
-    /// It did not answer within the deadline of the call.
+    /// The runtime did not answer within the deadline of the call.
     #[error("{operation} got no answer within {} s", .after.as_secs())]
     Timeout {
         /// The call.
@@ -58,10 +58,10 @@ pub enum RuntimeError {
     /// The thing named does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The call collides with the state of the thing named.
+    /// The call conflicts with the state of the named object.
     #[error("{0}")]
     Conflict(String),
-    /// The runtime refused, in its own words.
+    /// The runtime refused the call, with this message.
     #[error("{message}")]
     Refused {
         /// HTTP status, or 0 where there is none.
@@ -69,7 +69,7 @@ pub enum RuntimeError {
         /// The runtime's words.
         message: String,
     },
-    /// Something on the node's side failed: a directory, a file, a decode.
+    /// An operation on the node failed: on a directory or file, or a decoding.
     #[error("{0}")]
     Local(String),
 }
@@ -80,7 +80,7 @@ impl RuntimeError {
         matches!(self, Self::NotFound(_))
     }
 
-    /// Whether the runtime as a whole is away, rather than this one call refused.
+    /// Whether the runtime as a whole is unavailable, as opposed to a refusal of this call.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
     }
@@ -91,7 +91,7 @@ pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
 /// Kind of the condition that the runtime itself answers.
 pub const RUNTIME_READY: &str = "RuntimeReady";
-/// Kind of the condition that pods can be given a network.
+/// Type of the condition that reports whether pods can be given a network.
 pub const NETWORK_READY: &str = "NetworkReady";
 
 /// One condition of the runtime; a failing one is data, not an error.
@@ -121,7 +121,7 @@ impl RuntimeStatus {
     }
 }
 
-/// Something happened to a pod in the runtime, or may have: look again.
+/// Something happened, or may have happened, to a pod in the runtime: its status must be read again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodEvent {
     /// Something changed about this pod.
@@ -131,7 +131,7 @@ pub enum PodEvent {
         /// The event, for the log.
         what: PodEventKind,
     },
-    /// The stream has (re)started, and what happened before is not known: list everything.
+    /// The stream has (re)started, and earlier events may be lost: everything must be listed.
     Gap {
         /// Why.
         cause: String,
@@ -162,7 +162,7 @@ pub enum PullWhen {
     Now,
 }
 
-/// Requirements of a pod that are not met, and those that can't be checked in advance.
+/// Requirements of a pod that are not met, and requirements that can't be checked in advance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodCheck {
     /// Images that would be pulled.
@@ -174,16 +174,16 @@ pub struct PodCheck {
 /// The versions of static pods that serve, and those that don't yet.
 #[derive(Debug, Clone, Default)]
 pub struct ServingPods {
-    /// The version of each pod that its host ports are to lead to.
+    /// The version that each pod's host ports are forwarded to.
     pub serving: BTreeMap<FullName, Arc<Pod>>,
     /// The versions that run beside those until they are judged.
     pub beside: BTreeSet<PodUid>,
-    /// The pods whose version that serves has taken the place of another.
+    /// The pods whose serving version has replaced another.
     pub successors: BTreeSet<FullName>,
 }
 
 impl ServingPods {
-    /// Whether host ports lead to the same versions.
+    /// Whether host ports are forwarded to the same versions.
     pub fn has_same_versions(&self, other: &Self) -> bool {
         let mut pairs = self.serving.iter().zip(&other.serving);
         self.beside == other.beside
@@ -263,10 +263,10 @@ pub trait Runtime: ContainerAccess {
     /// not reported yet. An unknown pod has an empty status.
     async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
 
-    /// Prepares the start of a pod without starting anything: pulls its images, and checks what its
-    /// sandbox and containers would be created from. `stops` are the pods that will have stopped when
-    /// it starts: the one that runs in its place, and those that give it their host ports. What they hold
-    /// counts as free.
+    /// Prepares the start of a pod without starting anything: pulls its images, and checks the
+    /// configuration of its sandbox and containers. `stops` are the pods that will have stopped when it
+    /// starts: the one that it replaces, and those that free their host ports for it. The resources
+    /// that they hold count as free.
     ///
     /// # Errors
     /// The error that the start would fail with. Once `cancel` is cancelled, any error.
@@ -286,9 +286,9 @@ pub trait Runtime: ContainerAccess {
         when: PullWhen,
     ) -> Result<(), SyncError>;
 
-    /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
-    /// changes nothing: no image is pulled. `stops` are the pods that have stopped when it starts,
-    /// `objects` are those that it refers to.
+    /// Returns the requirements for starting a pod, as [`prepare_pod`](Self::prepare_pod) checks them,
+    /// and changes nothing: no image is pulled. `stops` are the pods that will have stopped when it
+    /// starts, `objects` are those that it refers to.
     ///
     /// # Errors
     /// The error that the start would fail with, as far as that can be known.
@@ -299,12 +299,13 @@ pub trait Runtime: ContainerAccess {
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError>;
 
-    /// Leads the host ports of each static pod to the version that serves, by UID: of a pod whose
-    /// versions run side by side, new connections go to that one from one instant on, and those
-    /// under way stay where they are. Of others nothing changes. What has ended stops to serve.
+    /// Forwards the host ports of each static pod to the version that serves, by UID: if a pod has two
+    /// versions side by side, all new connections go to that version from one instant on, and existing
+    /// connections stay with theirs. Nothing changes for other pods. A version that has ended no longer
+    /// serves.
     ///
     /// # Errors
-    /// The host ports could not be handed over; they lead where they led before.
+    /// The host ports could not be switched; they are forwarded as before.
     async fn serve_host_ports(&self, _serving: ServingPods) -> Result<(), SyncError> {
         Ok(())
     }
@@ -318,15 +319,15 @@ pub trait Runtime: ContainerAccess {
         Ok(())
     }
 
-    /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
-    /// after a failure at any step.
+    /// Executes a plan once. Waits for a container to exit only if it stops that container. Safe to
+    /// call again after a failure at any step.
     ///
-    /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
-    /// that it can be explained and tested without a runtime (`docs/adr/0002`).
+    /// The seeds passed `backoff` here and planned inside; now the caller makes the plan, so that it
+    /// can be explained and tested without a runtime (`docs/adr/0002`).
     ///
     /// Once `cancel` is cancelled, no further step starts, a pull is aborted, and a stop in progress is
-    /// given up, because the stop that follows may have less grace. Any other call in progress is
-    /// awaited, so that nothing starts after the method has returned.
+    /// abandoned, because the stop that follows may have a shorter grace period. Any other call in
+    /// progress is awaited, so that nothing starts after the method has returned.
     async fn sync_pod(
         &self,
         pod: &Arc<Pod>,
@@ -347,9 +348,8 @@ pub trait Runtime: ContainerAccess {
 
     /// Updates the files of a running pod's volumes from the objects that it refers to, and returns
     /// when to do so again without a change, because a token must be renewed. Fails with the volumes
-    /// that could not be updated; they keep their content. A runtime without such volumes does
-    /// nothing. Once `cancel` is cancelled, nothing more is requested; a write in progress is
-    /// awaited.
+    /// that could not be updated; they keep their content. A runtime without such volumes does nothing.
+    /// Once `cancel` is cancelled, no more objects are requested; a write in progress is awaited.
     async fn refresh_volumes(
         &self,
         _pod: &Arc<Pod>,
@@ -364,7 +364,7 @@ pub trait Runtime: ContainerAccess {
         watch::channel(0).1
     }
 
-    /// Changes whenever images may have come to the runtime, or gone. Ends when there will be no more
+    /// Changes whenever images may have been added or removed. Closed when there will be no more
     /// notifications.
     fn images_changed(&self) -> watch::Receiver<u64> {
         watch::channel(0).1

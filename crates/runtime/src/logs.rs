@@ -1,4 +1,4 @@
-//! Container logs: what can be asked for, and what comes.
+//! Container logs: their options and streams.
 
 use futures::stream::BoxStream;
 
@@ -11,7 +11,7 @@ pub enum LogSource {
     /// Both.
     #[default]
     All,
-    /// Standard output; of a container with a terminal, all there is.
+    /// Standard output; for a container with a TTY, all of its output.
     Stdout,
     /// Standard error.
     Stderr,
@@ -22,7 +22,7 @@ pub enum LogSource {
 pub struct LogOptions {
     /// Go on with new lines until the container ends.
     pub follow: bool,
-    /// Only that many of the last lines; none for all.
+    /// The number of last lines to return; none for all.
     pub tail: Option<u64>,
     /// Only lines written at or after this time.
     pub since: Option<Timestamp>,
@@ -34,5 +34,5 @@ pub struct LogOptions {
     pub source: LogSource,
 }
 
-/// A log as it comes. No piece is cut inside of a line's time stamp.
+/// The stream of a log. No piece is split inside a line's timestamp.
 pub type LogStream = BoxStream<'static, Result<LogChunk>>;

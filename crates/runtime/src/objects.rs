@@ -1,10 +1,10 @@
 //! Objects that pods refer to: the trait through which a runtime gets them.
 //!
-//! A pod's references are *held* while it lives, so that whoever keeps the objects can watch just
-//! these, and tells the pod when one has changed. [`PodObjects`] chooses by the pod's origin: a pod of
-//! a manifest gets [`ManifestObjects`] alone, a pod of the API server only what is there.
+//! A pod's references are *held* while it lives, so that the provider of the objects can watch just
+//! these, and notify the pod when one has changed. [`PodObjects`] chooses by the pod's origin: a pod of
+//! a manifest gets [`ManifestObjects`] only, a pod of the API server only the API server's objects.
 //!
-//! One piece: the two implementations of the trait differ in a few lines each, and are read side by
+//! In one file: the two implementations of the trait differ in a few lines each, and are read side by
 //! side.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +24,8 @@ use mirrorlet_core::objects::{
 };
 use mirrorlet_core::small::SmallCollect;
 
-/// Reads API objects. Known objects are answered from memory; every call ends within
-/// a bound of the implementation's, with [`ObjectError::Away`] when nobody has answered.
+/// Reads API objects. Cached objects are returned from memory; every call ends within the
+/// implementation's deadline, with [`ObjectError::Away`] if there is no answer.
 #[async_trait]
 pub trait Objects: Send + Sync + 'static {
     /// From now on the pod refers to just these.
@@ -34,7 +34,7 @@ pub trait Objects: Send + Sync + 'static {
     /// The pod is gone.
     fn release(&self, pod: &PodUid);
 
-    /// Changes whenever an object that the pod refers to has changed, has come or gone, or can be
+    /// Changes whenever an object that the pod refers to has changed, appears, disappears, or can be
     /// read again.
     fn subscribe(&self, pod: &PodUid) -> watch::Receiver<u64>;
 
@@ -55,7 +55,7 @@ pub trait Objects: Send + Sync + 'static {
     async fn services(&self) -> Result<Arc<[ServiceFacts]>, ObjectError>;
 }
 
-/// Asks for everything a pod refers to, side by side.
+/// Fetches everything a pod refers to, concurrently.
 pub async fn fetch(objects: &dyn Objects, references: &References) -> ObjectSet {
     let of_kind = |kind: ObjectKind| {
         references
@@ -106,7 +106,7 @@ pub struct PodObjects {
 }
 
 impl PodObjects {
-    /// Those of an API server, and none of manifests yet.
+    /// Returns the objects of an API server, with none from manifests yet.
     pub fn new(cluster: Arc<dyn Objects>) -> Self {
         Self {
             manifests: Arc::default(),
@@ -114,8 +114,8 @@ impl PodObjects {
         }
     }
 
-    /// Those that the pod may refer to. Whoever writes a manifest must not reach the Secrets of a
-    /// cluster, nor a pod of the cluster what is on this machine.
+    /// Returns the objects that the pod may refer to. The author of a manifest must not reach the
+    /// Secrets of a cluster, nor a pod of the cluster the objects on this machine.
     pub fn of(&self, pod: &Pod) -> &dyn Objects {
         if is_static(pod) {
             &*self.manifests
@@ -124,8 +124,8 @@ impl PodObjects {
         }
     }
 
-    /// Asks for everything that a pod refers to. Objects that are a part of its version have the
-    /// data of that version.
+    /// Fetches everything that a pod refers to. Objects that are part of its version have the data of
+    /// that version.
     pub async fn fetch(&self, pod: &Pod, references: &References) -> ObjectSet {
         let mut set = fetch(self.of(pod), references).await;
         if is_static(pod)
@@ -154,7 +154,7 @@ pub struct ManifestObjects {
 }
 
 impl ManifestObjects {
-    /// No objects, and that is known: those of an API server where none is configured.
+    /// An empty set that counts as known: the API server's objects if none is configured.
     pub fn none() -> Self {
         let objects = Self::default();
         objects.publish(KnownObjects {
@@ -164,7 +164,7 @@ impl ManifestObjects {
         objects
     }
 
-    /// Replaces them, and tells the pods that refer to what has changed. Before the first call,
+    /// Replaces the objects, and notifies the pods that refer to changed ones. Before the first call,
     /// nothing is known.
     pub fn publish(&self, objects: KnownObjects) {
         let objects = Arc::new(objects);
@@ -181,8 +181,8 @@ impl ManifestObjects {
         }
     }
 
-    /// Replaces the data that is a part of versions of pods. It is there before such a version is
-    /// prepared or started, and the same as long as that is known: nobody is told.
+    /// Replaces the object data that is part of pod versions. It is present before such a version is
+    /// prepared or started, and never changes for a version, so no pod is notified.
     pub fn publish_configs(&self, configs: BTreeMap<PodUid, Arc<Config>>) {
         *self.configs.lock() = configs;
     }
@@ -193,7 +193,7 @@ impl ManifestObjects {
         bound.unwrap_or_default()
     }
 
-    /// Reports what the Engine says about the volume of a claim, for its binding.
+    /// Reports the Engine's state of a claim's volume, for its binding.
     pub fn saw_volume(&self, claim: &ClaimName, seen: VolumeSeen) {
         self.volumes.send_modify(|volumes| {
             volumes.insert(claim.clone(), seen);
@@ -266,7 +266,7 @@ impl Objects for ManifestObjects {
     }
 }
 
-/// The objects that pods refer to, and the notification of each pod about changes.
+/// The objects that pods refer to, and the change notification of each pod.
 #[derive(Debug, Default)]
 pub struct Holders {
     pods: Mutex<BTreeMap<PodUid, Holder>>,
@@ -313,7 +313,7 @@ impl Holders {
         all
     }
 
-    /// Tells every pod whose references are concerned.
+    /// Notifies every pod whose references are concerned.
     pub fn tell(&self, concerned: impl Fn(&References) -> bool) {
         self.with(|pods| {
             let concerned = pods.values().filter(|holder| concerned(&holder.references));

@@ -69,12 +69,12 @@ pub struct SyncError {
     pub reason: SyncErrorReason,
     /// Why, for people.
     pub message: String,
-    /// When it makes sense to try again, where that is known.
+    /// When a retry makes sense, if that is known.
     pub retry_after: Option<Duration>,
-    /// The field of the pod that it is about, where there is one: `spec.containers[0].image`.
+    /// The field of the pod that caused it, if there is one: `spec.containers[0].image`.
     pub field: Option<String>,
-    /// Whether it says nothing about the pod: the Engine didn't answer in time, the call collided with
-    /// another, or the pod is being stopped. No version is given up for it.
+    /// Whether it is unrelated to the pod: the Engine didn't answer in time, the call conflicted with
+    /// another, or the pod is being stopped. Such a failure never makes a version count as failed.
     pub passing: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct SyncError {
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
 impl SyncError {
-    /// A failure without advice when to try again. Of a long message only the beginning is kept.
+    /// Returns a failure without a retry time. Of a long message only the beginning is kept.
     pub fn new(reason: SyncErrorReason, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -93,7 +93,7 @@ impl SyncError {
         }
     }
 
-    /// The same, saying nothing about the pod.
+    /// Returns the failure marked as unrelated to the pod.
     #[must_use]
     pub fn passing(self) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl SyncError {
         }
     }
 
-    /// The same, about that field, unless one is known already.
+    /// Returns the failure with that field, unless it has one already.
     #[must_use]
     pub fn of_field(mut self, field: impl FnOnce() -> Option<String>) -> Self {
         self.field = self.field.or_else(field);
@@ -131,7 +131,7 @@ impl SyncResult {
         }
     }
 
-    /// The same action, failed. A second call overwrites the first.
+    /// Marks the action as failed. A second call overwrites the first.
     pub fn fail(&mut self, error: SyncError) {
         self.error = Some(error);
     }
@@ -151,10 +151,10 @@ impl SyncResult {
 pub struct PodSyncResult {
     /// Results of the actions taken, in the order they finished.
     pub sync_results: Vec<SyncResult>,
-    /// A failure of the round that belongs to no action.
+    /// A failure of the round that does not belong to an action.
     pub sync_error: Option<SyncError>,
-    /// Whether a container that is over could not be removed. The pod is none the worse for it, so it
-    /// is no failure; but the round did not do all that it was to do.
+    /// Whether an ended container could not be removed. That does not affect the pod, so it is not a
+    /// failure; but the round is incomplete.
     pub left_behind: bool,
 }
 
@@ -183,7 +183,7 @@ impl PodSyncResult {
             .chain(self.sync_results.iter().filter_map(|r| r.error.as_ref()))
     }
 
-    /// One text that lists every failure, or none when there is none.
+    /// One string with all failures, or none.
     pub fn error(&self) -> Option<String> {
         let mut texts: Vec<String> = self
             .sync_error

@@ -7,7 +7,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Wraps the runtime's own words.
+    /// Wraps a version string.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into() }
     }
