@@ -1,4 +1,4 @@
-//! One bound for the bytes that all connections hold.
+//! A limit on the bytes that all connections buffer together.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,21 +7,21 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes of a piece beyond the budget. Every connection may hold one such piece, so that an exhausted
-/// budget slows a connection down and never stops it.
+/// Size of a piece that is read beyond the budget, in bytes. Every connection may hold one such piece,
+/// so an exhausted budget slows a connection down but never stops it.
 pub(super) const LEAN_BYTES: usize = 4 << 10;
 
-/// Bytes that all connections together may hold of what was read and is not taken yet: a process does
-/// not read its input, or a client not its output, its log or its forwarded data. When they are used
-/// up, connections go on in pieces of 4 KiB, one at a time in each direction.
+/// Bytes that all connections together may hold between a read and a write: because a process does not
+/// read its input, or a client its output, log or forwarded data. When they are used up, connections
+/// continue in pieces of 4 KiB, one at a time in each direction.
 ///
-/// Clones share the same bytes.
+/// Clones share one budget.
 #[derive(Clone)]
 pub struct Budget(Arc<[Arc<Semaphore>]>);
 
 impl Budget {
-    /// The bytes of a default budget: what some fifty connections hold whose processes or clients read
-    /// slowly.
+    /// The size of a default budget in bytes: about fifty connections with slow processes or clients
+    /// use it up.
     pub const BYTES: usize = 16 << 20;
 
     /// A budget of this many bytes.
@@ -31,8 +31,8 @@ impl Budget {
         Self(Arc::new([Arc::new(bytes)]))
     }
 
-    /// A part of this budget that some connections have: their bytes count in each of `shares`, too, so
-    /// that they leave others what is beyond those.
+    /// Returns a view of this budget for a group of connections: their bytes also count in each of
+    /// `shares`, so that the group leaves the rest to others.
     #[must_use]
     pub fn within(&self, shares: &[Self]) -> Self {
         // Those first: who waits for a share takes nothing of what others could have meanwhile.
@@ -89,7 +89,7 @@ fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A part of the budget, or a lean piece's leave to be there; dropping it gives it back.
+/// A reservation of bytes in the budget, or the permit of a lean piece. Released on drop.
 #[derive(Debug)]
 pub(super) struct Held {
     /// As many bytes of each share as of the whole.
@@ -115,14 +115,14 @@ impl Held {
         self.is_lean
     }
 
-    /// Takes the part of so many bytes off; none where it has not so many.
+    /// Splits off a reservation of `bytes`; none if this one is smaller.
     pub(super) fn part(&mut self, bytes: usize) -> Option<Self> {
         let parts = self.permits.iter_mut().map(|permit| permit.split(bytes));
         parts.collect::<Option<Vec<_>>>().map(Self::within)
     }
 
-    /// Makes it the part of so many bytes: gives the rest back, or takes more of `budget`, which it is of,
-    /// if that is left.
+    /// Resizes the reservation: releases the excess, or reserves more from `budget`, which it must
+    /// belong to, if there is room.
     pub(super) fn fit(&mut self, bytes: usize, budget: &Budget) {
         let has = self.permits.first();
         let has = has.map_or(0, OwnedSemaphorePermit::num_permits);
@@ -164,8 +164,8 @@ impl Deref for Charged {
     }
 }
 
-/// A connection's access to the budget, for one direction: input that a process does not take must
-/// not keep its output from going out.
+/// A connection's access to the budget, for one direction: input that a process does not read must not
+/// block its output.
 pub(super) struct ConnectionBudget {
     budget: Budget,
     lean: Arc<Semaphore>,
@@ -179,11 +179,11 @@ impl ConnectionBudget {
         }
     }
 
-    /// Takes bytes off the front: all of them within the budget, else a lean piece once the one
-    /// before it is gone.
+    /// Takes bytes off the front: all of them if the budget has room, otherwise a lean piece once the
+    /// previous one is released.
     ///
     /// # Cancel safety
-    /// Dropped, it has taken none.
+    /// If the future is dropped, no bytes are taken.
     pub(super) async fn charge(&self, bytes: &mut Bytes) -> Charged {
         if let Some(held) = self.budget.try_take(bytes.len()) {
             return Charged {
@@ -206,11 +206,11 @@ impl ConnectionBudget {
         Charged { bytes, held }
     }
 
-    /// Takes at most `max` bytes off the front, with their part of `held`, which is that of all of
-    /// them; without one as [`charge`](Self::charge) does.
+    /// Takes at most `max` bytes off the front, with their part of `held`, the reservation for all of
+    /// them; without one, as [`charge`](Self::charge) does.
     ///
     /// # Cancel safety
-    /// Dropped, it has taken none.
+    /// If the future is dropped, no bytes are taken.
     pub(super) async fn piece(
         &self,
         bytes: &mut Bytes,

@@ -1,4 +1,4 @@
-//! A command or an attach on whatever carries its streams.
+//! Serves a command or an attach over any transport of its streams.
 
 use std::fmt::Display;
 use std::pin::{Pin, pin};
@@ -28,8 +28,8 @@ pub(super) enum Output {
 
 /// The streams to a client.
 pub(super) trait Client: Sync {
-    /// Sends bytes, with their part of the budget, if they have one. A stream that the client has
-    /// not asked for, or has closed, takes them and drops them.
+    /// Sends bytes with their reservation in the budget, if they have one. Bytes for a stream that the
+    /// client did not request, or has closed, are discarded.
     fn send(&self, to: Output, bytes: Bytes, held: Option<Held>)
     -> impl Future<Output = ()> + Send;
 
@@ -44,7 +44,7 @@ pub(super) struct Inputs {
     pub(super) resize: Option<mpsc::Receiver<Piece>>,
 }
 
-/// Starts a command and carries its streams until it has ended and its client has the result.
+/// Starts a command and serves its streams until it has ended and its client has the result.
 pub(super) async fn run<F, P, E>(
     client: impl Client,
     inputs: Inputs,

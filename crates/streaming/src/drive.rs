@@ -1,5 +1,4 @@
-//! The parts of every connection: a reader, a writer, the work they serve, and an
-//! end.
+//! The parts of every connection: a reader, a writer, the work between them, and the shutdown.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +8,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::budget::{Charged, Held};
 
-/// How long a client may take to close a connection that we have closed. Until then what it still
-/// sends is read: a connection closed with something unread takes with it what the client has not
-/// read.
+/// How long a client may take to close a connection that the server has closed. Until then, incoming
+/// data is read and discarded: closing a connection with unread data makes the kernel discard what the
+/// client has not read yet.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(30);
 
-/// Pieces of one stream that wait for whoever takes them. Then nothing more is read from the
-/// client.
+/// Maximum number of received pieces of one stream that wait to be processed. When it is reached,
+/// nothing more is read from the client.
 pub(super) const PIECES_MAX: usize = 4;
 
-/// Messages that wait to be sent. Then whoever has more waits.
+/// Maximum number of messages that wait to be sent. When it is reached, senders wait.
 pub(super) const OUTGOING_MAX: usize = 4;
 
 /// Largest piece of output in one frame or message, in bytes: as much as upstream's `io.Copy`
@@ -28,7 +27,7 @@ pub(super) const PIECE_BYTES_MAX: usize = 32 << 10;
 /// Bytes read from a client at a time, at least.
 pub(super) const READ_BYTES: usize = 64 << 10;
 
-/// Frames are written together until there are so many bytes of them.
+/// Frames are combined into one write until they reach this size.
 pub(super) const WRITE_BYTES: usize = 64 << 10;
 
 /// Data of one stream. A stream without an end was reset, or its client disconnected.
@@ -40,7 +39,7 @@ pub(super) enum Piece {
     End,
 }
 
-/// A frame that waits to be written, with the part of the budget that is held until it is.
+/// A frame that waits to be written, with its reservation in the budget, which is held until then.
 #[derive(Debug)]
 pub(super) struct Outgoing<F> {
     pub(super) frame: F,
@@ -48,8 +47,8 @@ pub(super) struct Outgoing<F> {
 }
 
 impl<F> Outgoing<F> {
-    /// Whether it is a lean piece. Such a piece is written from a buffer of its own: it must not
-    /// keep the room of those that were large.
+    /// Whether it is a lean piece. Lean pieces are written from a separate buffer, so that they don't
+    /// keep the memory of large ones alive.
     pub(super) fn is_lean(&self) -> bool {
         self.held.as_ref().is_some_and(Held::is_lean)
     }
@@ -84,7 +83,7 @@ impl Activity {
         self.last.store(since, Ordering::Relaxed);
     }
 
-    /// Ends when there was none for so long; never without a limit.
+    /// Completes once there was no activity for `limit`; never without a limit.
     pub(super) async fn idle(&self, limit: Option<Duration>) {
         let Some(limit) = limit else {
             return std::future::pending().await;
@@ -100,8 +99,8 @@ impl Activity {
     }
 }
 
-/// Runs the parts of a connection: until `reading` or `writing` ends, since the client is gone
-/// then; until it was idle for too long; or until `work` is done, which has `writing` end too.
+/// Runs the parts of a connection until `reading` or `writing` ends, because the client is gone then,
+/// until it was idle for too long, or until `work` is done, which makes `writing` end too.
 pub(super) async fn drive<E>(
     reading: impl Future<Output = ()>,
     writing: impl Future<Output = Result<(), E>>,

@@ -1,4 +1,4 @@
-//! Joins small pieces of output before they are sent.
+//! Combines small pieces of output before they are sent.
 //!
 //! Container runtimes deliver a log line by line, and the output of a process a page at a time. Each
 //! message costs every hop up to the client, so many small ones take several times as long as a few
@@ -30,14 +30,15 @@ const MUCH: usize = 4 << 10;
 /// Pieces that are sent together; never none.
 pub(crate) struct Batch<E> {
     pub(crate) pieces: Vec<Result<Chunk, E>>,
-    /// Their part of the budget. There is none where that is spent; then it is one piece.
+    /// Their reservation in the budget. None if the budget is used up; the batch is a single piece
+    /// then.
     pub(crate) held: Option<Held>,
 }
 
-/// Gathers the pieces of a log for one client: those that come within two milliseconds of one another
-/// are one batch, up to 64 KiB. `write` makes the bytes of each that the client gets. They count in
-/// the budget until they are dropped; when that is spent, the client gets 4 KiB at a time, and the log
-/// is read on once those are dropped.
+/// Batches the pieces of a log for one client: pieces that arrive within two milliseconds of each other
+/// form one batch, up to 64 KiB. `write` converts each piece to the bytes for the client. They count in
+/// the budget until they are dropped; when the budget is used up, the client gets 4 KiB at a time, and
+/// reading of the log continues once those are dropped.
 pub fn gathered<E>(
     log: impl Stream<Item = Result<Chunk, E>> + Unpin,
     budget: Budget,
@@ -56,8 +57,8 @@ pub fn gathered<E>(
     })
 }
 
-/// Gathers the output of a process: pieces are passed on at once until a page or more comes
-/// together, and then gathered as those of a log.
+/// Batches the output of a process: pieces are passed on immediately until a page or more arrives
+/// together; from then on they are batched like a log's.
 pub(crate) fn gathered_output<E>(
     output: impl Stream<Item = Result<Chunk, E>> + Unpin,
     budget: Budget,
@@ -65,7 +66,7 @@ pub(crate) fn gathered_output<E>(
     gathered_after(MUCH, output, budget)
 }
 
-/// Takes all pieces that are ready, and waits for more if the batch before had `much` bytes. Without
+/// Takes all pieces that are ready, and waits for more if the previous batch had `much` bytes. Without
 /// budget it takes one.
 fn gathered_after<E>(
     much: usize,
@@ -110,7 +111,7 @@ fn length<E>(piece: &Result<Chunk, E>) -> usize {
     }
 }
 
-/// Joins neighbours of the same stream into one piece each.
+/// Merges adjacent pieces of the same stream.
 pub fn joined<E>(pieces: Vec<Result<Chunk, E>>) -> impl Iterator<Item = Result<Chunk, E>> {
     let mut pieces = pieces.into_iter().peekable();
     iter::from_fn(move || {

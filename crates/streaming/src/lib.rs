@@ -1,6 +1,6 @@
-//! The server side of `kubectl exec`, `attach` and `port-forward`, over SPDY/3.1 and WebSockets, as
-//! the kubelet and the CRI streaming server speak them. It works on any upgraded connection; the
-//! HTTP server is the caller's.
+//! The server side of `kubectl exec`, `attach` and `port-forward`, over SPDY/3.1 and WebSockets,
+//! compatible with the kubelet and the CRI streaming server. It works on any upgraded connection; the
+//! caller provides the HTTP server.
 //!
 //! 1. Choose the protocol from the request: [`RemoteCommand::parse`] and
 //!    [`RemoteCommand::negotiate`] for an exec or attach, [`PortForward::negotiate`] for a
@@ -54,15 +54,15 @@
 //! assert_eq!(refused.err().map(|refusal| refusal.status.as_u16()), Some(400));
 //! ```
 //!
-//! `examples/shell.rs` is a whole server with hyper.
+//! `examples/shell.rs` is a complete server with hyper.
 //!
-//! Supported are SPDY with `v4.channel.k8s.io` and older, WebSockets with `v5.channel.k8s.io`,
-//! `v4.channel.k8s.io`, `channel.k8s.io` and their base64 forms, and port-forward also through the
-//! SPDY tunnel of `SPDY/3.1+portforward.k8s.io`. Flow control is back-pressure: while a stream's data
-//! is not taken, nothing more is read from its client, and while a client takes nothing, nothing more
-//! is read for it. Payloads are handed on as they come, so that unfinished messages and frames hold no
-//! memory; what slow readers leave, processes and clients alike, is bounded for all connections
-//! together by a [`Budget`].
+//! The supported protocols are SPDY with `v4.channel.k8s.io` and older, WebSockets with
+//! `v5.channel.k8s.io`, `v4.channel.k8s.io`, `channel.k8s.io` and their base64 forms, and for
+//! port-forward also the SPDY tunnel of `SPDY/3.1+portforward.k8s.io`. Flow control is back-pressure:
+//! while a stream's data is not consumed, nothing more is read from its client, and while a client
+//! reads nothing, nothing more is read for it. Payloads are passed on as they arrive, so that
+//! unfinished messages and frames hold no memory; a [`Budget`] limits the data that all connections
+//! together buffer for slow processes and clients.
 //!
 //! Upstream: `kubelet/pkg/cri/streaming`, `apimachinery/pkg/util/httpstream`, and
 //! `github.com/moby/spdystream` for the dialect of SPDY.
@@ -102,17 +102,17 @@ pub use negotiate::{
 };
 pub use session::{Chunk, Duplex, Process, Session, StreamOptions, TerminalSize};
 
-/// The timeouts of a connection, and the bytes it may hold together with all others.
+/// The timeouts of a connection, and its shared buffer budget.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// A connection without data in either direction is closed after this time, if any.
+    /// A connection without data in either direction is closed after this time; never without a value.
     pub idle: Option<Duration>,
     /// A client must open all streams of a command, or both of a forwarded connection, within this
     /// time.
     pub stream_creation: Duration,
-    /// Period of the server's pings, by which it detects a client that is gone.
+    /// Interval of the server's pings, which detect a client that is gone.
     pub ping: Duration,
-    /// Clones of it are one budget: give all connections clones of the same [`Limits`].
+    /// Clones share one budget: give all connections clones of the same [`Limits`].
     pub budget: Budget,
 }
 
@@ -134,16 +134,16 @@ impl Default for Limits {
 pub enum Kind {
     /// A command: the client receives its exit code.
     Exec,
-    /// The main process of a container: the client learns only that the streams ended, as from a
+    /// The main process of a container: the client learns only that the streams ended, as with a
     /// kubelet.
     Attach,
-    /// As `Attach`, and the client receives the exit code, too, which a kubelet does not send.
+    /// As `Attach`, but the client also receives the exit code, which a kubelet does not send.
     AttachWithExitCode,
 }
 
 /// Serves an exec or attach on an upgraded connection until the process has ended and its result is
-/// sent, or the client is gone. Calls `start` once the client has opened its streams; an error of it
-/// is sent on the error stream.
+/// sent, or the client is gone. Calls `start` once the client has opened its streams; an error from
+/// `start` is sent on the error stream.
 ///
 /// # Cancel safety
 /// Dropping the future drops the [`Session`] and closes the connection without a result.
@@ -210,9 +210,9 @@ pub async fn serve_session<S, F, P, E>(
     }
 }
 
-/// Serves forwarded ports on an upgraded connection until the client is gone. Calls `connect` with
-/// the port for every connection that the client opens; an error is sent on that one's error
-/// stream.
+/// Serves forwarded ports on an upgraded connection until the client is gone. Calls `connect` with the
+/// port for every connection that the client opens; an error is sent on the error stream of that
+/// connection.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.

@@ -25,17 +25,18 @@ const SPDY: &str = "SPDY/3.1";
 /// Most names of protocols that are looked at; clients send five.
 const OFFERED_MAX: usize = 64;
 
-/// The version of the remote command protocol: its streams, and the form of its result.
+/// The version of the remote command protocol: its streams, and the format of its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// The error stream is plain text. So for `channel.k8s.io`, `v2` and no name at all.
+    /// The error stream is plain text. Also used for `channel.k8s.io`, `v2` and requests without a
+    /// protocol.
     V1,
-    /// As `V1`, and there is a stream of terminal sizes.
+    /// As `V1`, with an additional stream of terminal sizes.
     V3,
-    /// As `V3`, and the error stream is one `Status` as JSON.
+    /// As `V3`, but the error stream is one `Status` as JSON.
     V4,
-    /// As `V4`, and single channels of a WebSocket can be closed: by the client and, where ports are
-    /// forwarded, by the server. Kubernetes' clients don't offer it for ports.
+    /// As `V4`, but single channels of a WebSocket can be closed: by the client and, for forwarded
+    /// ports, by the server. Kubernetes' clients don't offer it for ports.
     V5,
 }
 
@@ -55,7 +56,7 @@ pub enum Carrier {
     Spdy,
     /// One channel of WebSocket messages per stream.
     WebSocket(Codec),
-    /// Frames of SPDY/3.1 as the bytes of binary WebSocket messages.
+    /// SPDY/3.1 frames as the bytes of binary WebSocket messages.
     Tunnel,
 }
 
@@ -64,7 +65,7 @@ pub enum Carrier {
 pub struct Negotiated {
     /// The transport of the streams.
     pub carrier: Carrier,
-    /// The version of the remote command protocol; without meaning for forwarded ports.
+    /// The version of the remote command protocol; unused for forwarded ports.
     pub version: Version,
     /// Headers of the answer.
     pub headers: HeaderMap,
@@ -103,10 +104,10 @@ pub struct RemoteCommand {
 
 impl RemoteCommand {
     /// Parses the query of a request: `command`, repeated, and `input`, `output`, `error` and `tty`,
-    /// each `1` or off. With a TTY there is no standard error.
+    /// each `1` or off. With a TTY, standard error is off.
     ///
     /// # Errors
-    /// The query asks for no stream.
+    /// The query selects no stream.
     pub fn parse(query: &str) -> Result<Self, Refusal> {
         let mut asked = Self {
             command: Vec::new(),
@@ -142,7 +143,7 @@ impl RemoteCommand {
     /// Chooses the protocol of an exec or attach.
     ///
     /// # Errors
-    /// The request asks for no upgrade, or for none that is supported.
+    /// The request asks for no upgrade, or only for unsupported ones.
     pub fn negotiate(headers: &HeaderMap) -> Result<Negotiated, Refusal> {
         if is_websocket(headers) {
             return websocket(headers, |name| {
@@ -193,8 +194,8 @@ impl std::fmt::Debug for RemoteCommand {
 pub struct PortForward {
     /// The accepted upgrade.
     pub negotiated: Negotiated,
-    /// The ports of the query, each with its pair of channels; empty where the client names a port
-    /// for each connection it opens.
+    /// The ports of the query, each with its pair of channels; empty if the client names a port for
+    /// each connection that it opens.
     pub ports: Vec<u16>,
 }
 
@@ -205,7 +206,7 @@ impl PortForward {
     /// Chooses the protocol of a port-forward.
     ///
     /// # Errors
-    /// The request asks for no upgrade, for none that is supported, or names no port where it must.
+    /// The request asks for no upgrade, only for unsupported ones, or lacks a required port.
     pub fn negotiate(headers: &HeaderMap, query: &str) -> Result<Self, Refusal> {
         if !is_websocket(headers) {
             let (_, answer) = spdy(headers, &["portforward.k8s.io"])?;

@@ -30,11 +30,11 @@ const WAITING_MAX: usize = 256;
 /// How a forwarded connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Both have said their last, or the pod has.
+    /// Both sides have closed, or the pod's side has.
     Done,
     /// The pod's side broke off.
     Broken,
-    /// The client wants no more of it.
+    /// The client gave up.
     Unwanted,
 }
 
@@ -79,7 +79,7 @@ impl StreamHeaders {
     }
 }
 
-/// Connects to a port of the pod, or says why it can't.
+/// Connects to a port of the pod, or returns the reason why it can't.
 pub(super) type Connect<'a, T> = dyn Fn(u16) -> BoxFuture<'a, Result<T, String>> + Send + Sync + 'a;
 
 /// The first stream of a connection, that waits for the other.
@@ -89,7 +89,7 @@ struct Waiting {
     until: Instant,
 }
 
-/// Serves the connections that a client opens on a SPDY connection, until it opens no more.
+/// Serves the connections that a client opens on a SPDY connection, until the client opens no more.
 pub(super) async fn over_spdy<T: Duplex>(
     connection: Arc<Connection>,
     mut opened: mpsc::Receiver<Opened>,
@@ -158,8 +158,8 @@ pub(super) async fn over_spdy<T: Duplex>(
 
 /// The destination of a pod's data.
 trait ToClient: Sync {
-    /// Sends bytes, with their part of the budget, if they have one; whether there still is somebody
-    /// who wants them.
+    /// Sends bytes with their reservation in the budget, if they have one. Returns whether there is
+    /// still a receiver.
     fn send(&self, bytes: Bytes, held: Option<Held>) -> impl Future<Output = bool> + Send;
 
     /// Tells that there are no more; whether the client may go on to send.
@@ -284,8 +284,8 @@ async fn over_channel<T: Duplex>(
     }
 }
 
-/// Carries bytes both ways until both sides have said their last, one is gone, or `reset` ends: that
-/// is how a client gives up after the end of its data, or while the pod reads none of it.
+/// Copies bytes in both directions until both sides have closed, one is gone, or `reset` completes:
+/// that is how a client gives up after its last data, or while the pod reads none of it.
 async fn forward(
     target: impl Duplex,
     from_client: &mut mpsc::Receiver<Piece>,
@@ -335,8 +335,8 @@ async fn upwards(from: &mut mpsc::Receiver<Piece>, mut to: impl AsyncWrite + Unp
     }
 }
 
-/// Passes on what a pod sends: what is there in large pieces while the budget allows, else in lean
-/// ones, so that a connection on which nothing happens holds little.
+/// Passes on data from a pod: in large pieces while the budget allows, otherwise in lean ones, so that
+/// an idle connection holds little memory.
 async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient, budget: &Budget) -> Ended {
     let mut more = false;
     loop {

@@ -1,5 +1,4 @@
-//! The sizes of a terminal as clients send them: JSON objects one after the other, cut anywhere.
-//! Pure.
+//! Parses the terminal sizes that clients send: consecutive JSON objects, split anywhere. Pure.
 //!
 //! Upstream: `handleResizeEvents` of `kubelet/pkg/cri/streaming/remotecommand/httpstream.go`.
 
@@ -24,12 +23,12 @@ struct Size {
     height: u16,
 }
 
-/// Text that is no size. Nothing after it can be understood.
+/// Text that is not a size. Nothing after it can be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoSize;
 
 impl Sizes {
-    /// Adds text; the last size that is whole with it, if any.
+    /// Adds text; returns the last size that is complete with it, if any.
     pub(super) fn push(&mut self, text: &[u8]) -> Result<Option<TerminalSize>, NoSize> {
         let mut last = None;
         // In pieces, so that a flood of sizes has a bound though it is no unfinished size.

@@ -1,4 +1,4 @@
-//! The process behind an exec or attach: its streams, and what can be done with it.
+//! The process behind an exec or attach: its streams, and the operations on it.
 
 use std::fmt::{self, Display};
 use std::pin::Pin;
@@ -42,14 +42,14 @@ pub struct StreamOptions {
     pub stdout: bool,
     /// The client reads standard error. A process with a TTY has none.
     pub stderr: bool,
-    /// The process has a TTY: one raw stream, all of which counts as standard output.
+    /// The process has a TTY: its single raw stream counts as standard output.
     pub tty: bool,
 }
 
 /// A piece of a process's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
-    /// From standard output, or from the TTY of a process that has one.
+    /// From standard output, or from the TTY if the process has one.
     Stdout(Bytes),
     /// From standard error.
     Stderr(Bytes),
@@ -70,8 +70,8 @@ impl Chunk {
 /// process, and a slow process its client. The session is dropped when the process has ended or
 /// the client is gone; an implementation that must end the process then does so in `Drop`.
 pub struct Session<P: Process> {
-    /// Standard input, where the client asked for it. Shutting it down closes it for the process;
-    /// dropping it does not.
+    /// Standard input, if the client requested it. Shutting it down closes it for the process; dropping
+    /// it does not.
     pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
     /// Standard output and standard error, until all writers have closed them.
     pub output: BoxStream<'static, Result<Chunk, P::Error>>,
@@ -93,8 +93,8 @@ pub trait Process: Send + Sync {
     /// Sets the size of the TTY. A process without one ignores it.
     fn resize(&self, size: TerminalSize) -> impl Future<Output = ()> + Send;
 
-    /// Returns the exit code; called once the output has ended. `None` counts as success: the
-    /// process goes on, or its code is unknown.
+    /// Returns the exit code; called once the output has ended. `None` counts as success: the process
+    /// continues, or its code is unknown.
     ///
     /// # Errors
     /// The exit code can't be read.

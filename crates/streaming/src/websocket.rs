@@ -1,7 +1,6 @@
-//! A WebSocket that an upgraded connection has become: channels of messages, or the bytes of a
-//! tunnel.
+//! A WebSocket on an upgraded connection: channels of messages, or the bytes of a tunnel.
 //!
-//! Messages are not put together: what comes of one is handed on as it comes.
+//! Messages are not reassembled: their parts are passed on as they arrive.
 //!
 //! Upstream: `wsstream/conn.go` of `apimachinery/pkg/util/httpstream`, and
 //! `client-go/tools/portforward/tunneling_connection.go`.
@@ -100,8 +99,8 @@ pub(super) struct Parts<R, W> {
     pub(super) activity: Arc<Activity>,
 }
 
-/// Makes the parts of a WebSocket of channels of a connection that was just upgraded. `inbound` has
-/// for every channel where what comes on it goes; what comes on one that has none is dropped.
+/// Creates the parts of a WebSocket with channels from a connection that was just upgraded. `inbound`
+/// has the receiver of each channel; data on a channel without one is discarded.
 pub(super) fn accept<R: AsyncRead + Unpin, W>(
     read: R,
     write: W,
@@ -151,8 +150,8 @@ pub(super) struct Channels {
 pub(super) struct Closed;
 
 impl Channels {
-    /// Sends bytes on a channel. `held` is their part of the budget; without one they go as the
-    /// budget allows, in lean pieces if need be.
+    /// Sends bytes on a channel. `held` is their reservation in the budget; without one they are sent
+    /// as the budget allows, in lean pieces if necessary.
     pub(super) async fn send(
         &self,
         channel: u8,
@@ -169,7 +168,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Sends one short message, of no bytes if need be.
+    /// Sends one short message, which may be empty.
     pub(super) async fn message(&self, channel: u8, bytes: Bytes) -> Result<(), Closed> {
         let frame = self.frame(channel, bytes);
         self.out.send(frame.into()).await.map_err(|_| Closed)
@@ -187,20 +186,20 @@ impl Channels {
         }
     }
 
-    /// Closes a channel; whether the protocol can and somebody is there.
+    /// Closes a channel; returns whether the protocol supports that and the connection is still open.
     pub(super) async fn close_channel(&self, channel: u8) -> bool {
         let closed = Bytes::copy_from_slice(&[channel]);
         self.version == Version::V5 && self.message(CLOSE_CHANNEL, closed).await.is_ok()
     }
 
-    /// Ends the connection, once all that was sent before is written.
+    /// Closes the connection, once everything sent before is written.
     pub(super) async fn close(&self) {
         // A client that is gone needs no end.
         let _ = self.out.send(NORMAL.into()).await;
     }
 }
 
-/// Writes what is sent, and a ping now and then.
+/// Writes outgoing messages, and pings at intervals.
 pub(super) struct Writer<W> {
     write: W,
     frames: mpsc::Receiver<Outgoing<Send>>,
@@ -268,8 +267,8 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Reads until the client has closed the connection, or breaks the rules. While a channel's
-    /// pieces are not taken, nothing is read.
+    /// Reads until the client has closed the connection, or violates the protocol. While a channel's
+    /// pieces are not consumed, nothing is read.
     pub(super) async fn run(&mut self) {
         loop {
             let event = match self.frames.next().await {
@@ -326,8 +325,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 }
 
-/// Makes a tunnel of a connection that was just upgraded: the bytes that come through it, and its
-/// end where bytes go in.
+/// Creates a tunnel from a connection that was just upgraded: its incoming bytes, and a sink for
+/// outgoing ones.
 pub(super) fn tunnel<R: AsyncRead + Unpin + std::marker::Send, W>(
     read: R,
     write: W,

@@ -1,7 +1,7 @@
-//! Frames of SPDY/3.1: bytes in whatever pieces they come, and what they mean. Pure.
+//! Decodes and encodes the frames of SPDY/3.1, in pieces of any size. Pure.
 //!
-//! The payload of a DATA frame is handed on as it comes, so that its length costs nothing; every
-//! other frame has a bound, and so has what its headers inflate to.
+//! The payload of a DATA frame is passed on as it arrives, so its length costs no memory; all other
+//! frames, and the size of their inflated headers, are limited.
 //!
 //! Upstream: `spdy/read.go`, `spdy/write.go` and `spdy/types.go` of `github.com/moby/spdystream`.
 
@@ -14,8 +14,8 @@ use super::headers::{EmptyBlocks, Headers, Inflater};
 /// Largest payload of a control frame, in bytes. A stream's headers take a hundred.
 const CONTROL_BYTES_MAX: usize = 64 << 10;
 
-/// Payloads up to this size are copied, so that bytes hold at most twice their size in memory: a
-/// longer one holds the read that it came with.
+/// Payloads up to this size are copied, so that they hold at most twice their size in memory: a longer
+/// payload keeps the whole read buffer alive that it arrived in.
 const COPIED_BYTES_MAX: usize = READ_BYTES / 2;
 
 const HEAD_BYTES: usize = 8;
@@ -42,7 +42,7 @@ pub(crate) enum Reset {
     Protocol = 1,
     /// There are too many.
     Refused = 3,
-    /// Nobody wants it any more.
+    /// The stream is no longer needed.
     Cancel = 5,
 }
 
@@ -58,8 +58,8 @@ pub(crate) enum Frame {
         unidirectional: bool,
         headers: Headers,
     },
-    /// A stream was accepted, or got more headers. Nobody who only accepts streams cares, but for
-    /// the end of what the sender sends.
+    /// A stream was accepted, or got more headers. A side that only accepts streams needs only the FIN
+    /// flag of it.
     Headers { id: u32, fin: bool },
     /// A stream is ended in both directions.
     RstStream { id: u32 },
@@ -67,9 +67,9 @@ pub(crate) enum Frame {
     Ping { id: u32 },
     /// No stream is opened any more.
     GoAway,
-    /// Bytes of a stream, and whether its sender sends no more.
+    /// Bytes of a stream; `fin` if the sender sends no more.
     Data { id: u32, fin: bool, bytes: Bytes },
-    /// Settings and windows, of which this dialect makes nothing.
+    /// Settings and window updates, which this dialect ignores.
     Ignored,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Send {
     Data { id: u32, fin: bool, bytes: Bytes },
 }
 
-/// Bytes that are no SPDY, or more than we bear. The connection is of no use then.
+/// Invalid SPDY, or more than our limits allow. The connection can't be used afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("received a SPDY frame of version {0}")]
@@ -126,10 +126,10 @@ impl Decoder {
         }
     }
 
-    /// The next frame, if it is whole, or the next piece of a DATA frame.
+    /// Returns the next frame, if it is complete, or the next piece of a DATA frame.
     ///
     /// # Errors
-    /// The received bytes are no frame; the decoder can't be used afterwards.
+    /// The received bytes are not a frame; the decoder can't be used afterwards.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         loop {
             if let Some(rest) = self.data.take() {
@@ -277,7 +277,7 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// Adds a frame's bytes. A payload is at most as long as a frame can be.
+    /// Encodes a frame. A payload must not exceed the maximum length of a frame.
     pub(super) fn encode(&mut self, frame: &Send, out: &mut BytesMut) {
         match frame {
             Send::SynReply { id } => {

@@ -1,9 +1,9 @@
-//! Header blocks of SPDY: names and values, compressed with one zlib stream per direction for the
-//! life of a connection, from a dictionary that the standard gives. Pure.
+//! Header blocks of SPDY: names and values, compressed with one zlib stream per direction and
+//! connection, with the dictionary of the standard. Pure.
 //!
-//! Received headers are inflated with a window that begins with the dictionary. Sent ones are only
-//! empty blocks, since a reply to a stream has no headers; they are stored, not deflated, which is
-//! as good a zlib stream, and spares a compressor's memory for every connection.
+//! Received headers are inflated with a window that begins with the dictionary. Sent blocks are always
+//! empty, because a reply to a stream has no headers; they are stored, not deflated, which is also
+//! valid zlib and saves the memory of a compressor for each connection.
 //!
 //! Upstream: `spdy/read.go` and `spdy/dictionary.go` of `github.com/moby/spdystream`.
 
@@ -85,7 +85,7 @@ const WORDS: [&str; 65] = [
 /// The rest of the dictionary.
 const TAIL: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// Adler-32 of the dictionary, by which a zlib stream names it.
+/// Adler-32 of the dictionary, its identifier in a zlib stream.
 pub(super) const DICTIONARY_ID: u32 = 0xe3c6_a7c2;
 
 /// Deflate refers back this far at most; a power of two.
@@ -124,7 +124,7 @@ impl Headers {
     }
 }
 
-/// Inflates the blocks of one direction, in the order they came.
+/// Inflates the blocks of one direction, in their order of arrival.
 pub(super) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
@@ -146,10 +146,10 @@ impl Inflater {
         }
     }
 
-    /// The headers of the next block.
+    /// Returns the headers of the next block.
     ///
     /// # Errors
-    /// It is none, or beyond our bounds. No later block can be read then.
+    /// The block is invalid, or exceeds our limits. No later block can be read then.
     pub(super) fn block(&mut self, mut compressed: &[u8]) -> Result<Headers, FrameError> {
         if !self.begun {
             let Some((header, rest)) = compressed.split_first_chunk::<6>() else {
@@ -239,15 +239,15 @@ fn field(bytes: &[u8]) -> Result<(&str, &[u8]), FrameError> {
     Ok((field, rest))
 }
 
-/// Writes the blocks of one direction, all of which are empty.
+/// Writes the header blocks of one direction, all of which are empty.
 #[derive(Debug, Default)]
 pub(super) struct EmptyBlocks {
     begun: bool,
 }
 
 impl EmptyBlocks {
-    /// The next block: a stored piece that holds the count, zero, and an empty one, as a flush
-    /// ends it.
+    /// Appends the next block: a stored piece with a count of zero, and an empty one, as a flush ends
+    /// it.
     pub(super) fn next_block(&mut self, out: &mut Vec<u8>) {
         if !self.begun {
             self.begun = true;

@@ -1,11 +1,12 @@
 //! A SPDY/3.1 connection on which a client opens streams.
 //!
-//! [`accept`] makes its parts: a [`Reader`] that hands out what comes and answers at once what has
-//! to be, a [`Writer`] that alone writes, and the [`Connection`] through which streams are written.
-//! Nobody spawns: the parts are futures of one task, see [`drive`](super::drive).
+//! [`accept`] creates its parts: a [`Reader`] that returns incoming events and sends the replies that
+//! the protocol requires, a [`Writer`] that does all writes, and the [`Connection`] through which
+//! streams are written. No task is spawned: the parts are futures of one task, see
+//! [`drive`](super::drive).
 //!
-//! [`frame`] knows the bytes, [`headers`] their compression, [`streams`] who may do what; all
-//! three are pure.
+//! [`frame`] encodes and decodes frames, [`headers`] compresses header blocks, [`streams`] has the
+//! protocol's state; all three are pure.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,8 +1,7 @@
-//! The streams of a SPDY connection: which are open, and what is answered to what the client
-//! sends. Pure.
+//! The streams of a SPDY connection: the open ones, and the replies to the client's frames. Pure.
 //!
-//! Only clients open streams. Every one is answered at once, since a client opens the next only
-//! then. There is no flow control in this dialect: who reads too slowly holds up the connection.
+//! Only clients open streams. Each is answered immediately, because a client opens the next one only
+//! then. This dialect has no flow control: a slow reader blocks the whole connection.
 //!
 //! Upstream: `connection.go` of `github.com/moby/spdystream`.
 
@@ -13,7 +12,7 @@ use bytes::Bytes;
 use super::frame::{Frame, Reset, Send};
 use super::headers::Headers;
 
-/// Most streams open at a time on one connection. A forwarded connection takes two.
+/// Maximum number of open streams on one connection. A forwarded connection takes two.
 pub(super) const STREAMS_MAX: usize = 512;
 
 /// An event of a stream, caused by a frame.
@@ -21,7 +20,7 @@ pub(super) const STREAMS_MAX: usize = 512;
 pub(super) enum Event {
     /// A stream was opened.
     Opened { id: u32, headers: Headers },
-    /// Bytes of an open stream came; none only with its end.
+    /// Bytes of an open stream arrived; empty only at its end.
     Data { id: u32, bytes: Bytes },
     /// The client sends no more on a stream.
     End { id: u32 },
@@ -38,7 +37,7 @@ pub(super) struct Received {
     pub(super) answer: Option<Send>,
     /// At most two: bytes and their end, or a stream and its end.
     pub(super) events: Vec<Event>,
-    /// Whether the client did something; the echo of a ping of ours is nothing.
+    /// Whether this counts as activity of the client; the reply to our own ping doesn't.
     pub(super) active: bool,
 }
 
@@ -153,7 +152,7 @@ impl Streams {
         self.open.get(&id).is_some_and(|open| !open.local_done)
     }
 
-    /// Notes that we send no more on a stream; whether that is news.
+    /// Records that the server sends no more on a stream; returns whether that is a change.
     pub(super) fn finish(&mut self, id: u32) -> bool {
         let Some(open) = self.open.get_mut(&id).filter(|open| !open.local_done) else {
             return false;
@@ -165,12 +164,12 @@ impl Streams {
         true
     }
 
-    /// Notes that a stream is over; whether that is news.
+    /// Records that a stream is over; returns whether that is a change.
     pub(super) fn reset(&mut self, id: u32) -> bool {
         self.open.remove(&id).is_some()
     }
 
-    /// Notes that no stream is accepted any more, and gives the last that was.
+    /// Records that no more streams are accepted, and returns the last accepted one.
     pub(super) fn go_away(&mut self) -> u32 {
         self.gone_away = true;
         self.last

@@ -1,7 +1,7 @@
-//! Frames of a server's WebSocket: bytes in whatever pieces they come, and what they mean. Pure.
+//! Decodes and encodes the frames of a server's WebSocket, in pieces of any size. Pure.
 //!
-//! The payload of a message is handed on as it comes, so that an unfinished message holds no memory;
-//! only control frames, of at most 125 bytes, are waited for.
+//! The payload of a message is passed on as it arrives, so an unfinished message holds no memory; only
+//! control frames, of at most 125 bytes, are buffered.
 //!
 //! The standard: RFC 6455, section 5.
 
@@ -45,10 +45,10 @@ pub(crate) enum Event {
         /// The message ends with it.
         last: bool,
     },
-    /// To be answered with a pong of the same payload.
+    /// Must be answered with a pong of the same payload.
     Ping(Bytes),
     Pong,
-    /// To be answered with the same, and the end of the connection.
+    /// Must be answered with the same payload; the connection is closed then.
     Close(Bytes),
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum Send {
 /// A close without complaint.
 pub(crate) const NORMAL: Send = Send::Close(Bytes::from_static(&1000_u16.to_be_bytes()));
 
-/// Bytes that are no frames of a client, or more than a message may have.
+/// Bytes that are not a client's frames, or a message that is too long.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("received a WebSocket frame with reserved bits set")]
@@ -107,10 +107,10 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// The next event, if enough has come for one.
+    /// Returns the next event, if enough bytes have arrived.
     ///
     /// # Errors
-    /// The received bytes are no frame; the decoder can't be used afterwards.
+    /// The received bytes are not a frame; the decoder can't be used afterwards.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, FrameError> {
         loop {
             if let Some(rest) = self.rest.take() {
@@ -245,7 +245,7 @@ impl Send {
     }
 }
 
-/// Adds the head of a binary frame whose payload of this many bytes follows.
+/// Appends the header of a binary frame with a payload of `length` bytes.
 pub(crate) fn binary_head(length: usize, out: &mut BytesMut) {
     head(BINARY, length, out);
 }

@@ -1,4 +1,4 @@
-//! The messages of a WebSocket of channels, in whatever parts they come. Pure.
+//! Decodes the messages of a WebSocket with channels, in parts of any size. Pure.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,7 +15,7 @@ const QUARTET: usize = 4;
 pub(super) enum Decoded {
     Data(u8, Bytes),
     Close(u8),
-    /// Nothing, or nothing that can be read.
+    /// No data yet, or data that can't be decoded.
     Nothing,
 }
 
@@ -28,7 +28,7 @@ enum Under {
     Binary(u8),
     /// Base64 of a channel's bytes, with what is left of a quartet.
     Base64(u8, Vec<u8>),
-    /// The channel to close, once it has come.
+    /// The number of the channel to close, once it has arrived.
     Close(Option<u8>),
     /// Of no use.
     Broken,
@@ -51,8 +51,8 @@ impl Messages {
         }
     }
 
-    /// Reads a part of a message, the last one or not; none where the connection has to be closed for
-    /// it.
+    /// Decodes a part of a message; `last` if it is the final one. None if the connection must be
+    /// closed because of it.
     pub(super) fn take(&mut self, mut part: Bytes, last: bool) -> Option<Decoded> {
         if self.under == Under::Start && !part.is_empty() {
             let first = part.split_to(1)[0];
