@@ -22,19 +22,18 @@ pub enum Reach {
     Up,
     /// Connections are refused, and those there were are reset.
     Refused,
-    /// Nothing comes through, either way. What was under way then comes to nothing when the server
-    /// is back.
+    /// Nothing gets through, in either direction. Calls in progress fail when the server is back.
     Silent,
 }
 
 /// The way a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApiFault {
-    /// It is answered with that code, and not carried out.
+    /// The call is refused with that code, and not executed.
     Refused(u16),
-    /// It is carried out, and the connection is reset before the answer.
+    /// The call is executed, and the connection is reset before the answer.
     AnswerLost,
-    /// It is carried out and answered after that time, though its caller may be gone by then.
+    /// The call is executed and answered after that time, though its caller may be gone by then.
     Late(Duration),
 }
 
@@ -77,7 +76,7 @@ impl FakeApi {
         });
     }
 
-    /// So much has changed that no watch can go on from where it was: clients have to list.
+    /// Makes all resource versions expire, so that no watch can resume: clients must list.
     pub fn forget_history(&self) {
         self.change(|state| {
             let key = Key::new(&CONFIG_MAPS, "default", "busy");
@@ -119,13 +118,13 @@ impl State {
         self.troubled = Instant::now();
     }
 
-    /// Whether clients have had all answers and news for a while.
+    /// Whether clients have received all answers and events for a while.
     pub(super) fn is_calm(&self) -> bool {
         let is_fine = self.reach == Reach::Up && self.lag.is_zero();
         is_fine && self.troubled.elapsed() > CALM
     }
 
-    /// Notes when watches deliver the changes after a revision: late, and in their order.
+    /// Records when watches deliver the changes after a revision: late, and in order.
     pub(super) fn note_lag(&mut self, before: u64) {
         let now = Instant::now();
         self.late.retain(|(_, at)| *at > now);
@@ -136,7 +135,7 @@ impl State {
         }
     }
 
-    /// The newest revision that watches deliver now, and when they deliver more of what there is.
+    /// The newest revision that watches deliver now, and when they deliver the following ones.
     pub(super) fn delivered(&self) -> (u64, Option<Instant>) {
         let now = Instant::now();
         match self.late.iter().find(|(_, at)| *at > now) {

@@ -1,9 +1,9 @@
 //! An API server in memory: nodes, pods, leases, events and namespaces, with lists, watches, patches
-//! and preconditions as Kubernetes has them, and faults on top.
+//! and preconditions as in Kubernetes, and fault injection.
 //!
-//! It is made of `mirrorlet-apimachinery`, which knows paths, selectors, patches and revisions. What
-//! a real server does with pods and nodes beyond that is in `rules`. Time is Tokio's, so that
-//! it can be paused; dates come from the clock that it is given.
+//! It is built on `mirrorlet-apimachinery`, which implements paths, selectors, patches and revisions.
+//! `rules` has the additional behaviour of a real server for pods and nodes. Time is Tokio's, so that
+//! it can be paused; dates come from the clock passed in.
 
 mod faults;
 mod requests;
@@ -136,19 +136,19 @@ impl FakeApi {
         found.map(|object| (*object).clone())
     }
 
-    /// Somebody deletes a pod as `kubectl delete` does, with the pod's own grace: one that may still
+    /// Deletes a pod as `kubectl delete` does, with the pod's own grace period: a pod that may still
     /// run is marked, and its node ends it.
     pub fn delete_pod(&self, namespace: &str, name: &str) {
         self.delete(&Key::new(&PODS, namespace, name), &Value::Null);
     }
 
-    /// Somebody removes a pod with no grace, as `kubectl delete --force` does.
+    /// Deletes a pod without a grace period, as `kubectl delete --force` does.
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         let now = json!({"gracePeriodSeconds": 0});
         self.delete(&Key::new(&PODS, namespace, name), &now);
     }
 
-    /// Somebody makes a pod that no node has yet, if the name is free.
+    /// Creates a pod that is not bound to a node, if the name is free.
     pub fn take_name(&self, namespace: &str, name: &str) {
         let pod = json!({
             "metadata": {"name": name, "namespace": namespace},
@@ -158,7 +158,7 @@ impl FakeApi {
         let _ = self.make_pod(pod);
     }
 
-    /// Somebody makes a pod, unless its name is taken. Returns the UID of the pod that has the name.
+    /// Creates a pod, unless its name is taken. Returns the UID of the pod that has the name.
     pub fn make_pod(&self, pod: Value) -> String {
         self.change(|state| {
             let key = Key::new(&PODS, meta::namespace(&pod), meta::name(&pod));
@@ -180,7 +180,7 @@ impl FakeApi {
         });
     }
 
-    /// The controller manager deletes pods whose owner is a Node that is no more.
+    /// Deletes pods whose owner is a deleted Node, as the controller manager does.
     pub fn collect_garbage(&self) {
         self.change(|state| {
             let nodes = state.cache.list(&NODES, "", &Selector::default());
@@ -194,8 +194,8 @@ impl FakeApi {
         });
     }
 
-    /// How many calls of that name there were: method and resource, such as `POST pods`, `PATCH
-    /// pods/status`, `LIST pods`, `WATCH pods`.
+    /// The number of calls of that name: method and resource, such as `POST pods`, `PATCH pods/status`,
+    /// `LIST pods`, `WATCH pods`.
     pub fn call_count(&self, call: &str) -> usize {
         self.inner
             .state
@@ -206,7 +206,7 @@ impl FakeApi {
             .unwrap_or(0)
     }
 
-    /// The promises of a node that what clients wrote so far breaks.
+    /// The rules for nodes that clients' writes have broken so far.
     pub fn violations(&self) -> Vec<String> {
         self.inner.state.lock().violations.clone()
     }

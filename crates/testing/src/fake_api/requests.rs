@@ -117,7 +117,7 @@ impl FakeApi {
     /// Answers a request.
     ///
     /// # Errors
-    /// The server isn't reached, or the connection is reset.
+    /// The server is unreachable, or the connection is reset.
     pub async fn answer<B>(&self, request: Request<B>) -> Result<Answer, BoxError>
     where
         B: http_body_util::BodyExt<Data = Bytes>,
@@ -323,7 +323,7 @@ impl State {
         Ok(self.stored(key))
     }
 
-    /// Deletes an object: a pod that may still run is marked, and stays until its node ends it.
+    /// Deletes an object. A pod that may still run is only marked, and stays until its node ends it.
     pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Value, Status> {
         let found = self.cache.get(key);
         let before = found.ok_or_else(|| Status::not_found(key.resource, &key.name))?;

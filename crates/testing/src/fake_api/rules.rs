@@ -1,4 +1,4 @@
-//! Rules for pods: those that an API server applies, and those that the writes of a node keep.
+//! Rules for pods: those that an API server enforces, and those that a node must follow.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn is_terminal(pod: &Value) -> bool {
     )
 }
 
-/// Whether the Node that a pod belongs to, if any, is there.
+/// Whether the Node that owns a pod, if any, exists.
 pub(super) fn has_owner(pod: &Value, nodes: &[Arc<Value>]) -> bool {
     let owners = pod["metadata"]["ownerReferences"].as_array();
     let mut owners = owners.into_iter().flatten();
@@ -35,7 +35,7 @@ pub(super) fn has_owner(pod: &Value, nodes: &[Arc<Value>]) -> bool {
     })
 }
 
-/// Admits a new pod. A node may make mirrors alone, which belong to it.
+/// Admits a new pod. A node may only create mirror pods, which it must own.
 ///
 /// Upstream: `plugin/pkg/admission/noderestriction/admission.go` (`admitPodCreate`),
 /// `pkg/registry/core/pod/strategy.go` (`PrepareForCreate`).
@@ -53,8 +53,8 @@ pub(super) fn admit(pod: &Value, nodes: &[Arc<Value>]) -> Result<(), Status> {
     Ok(())
 }
 
-/// The seconds that a pod has from its deletion on: those that were asked for, or its own; 0
-/// where nothing may run of it any more.
+/// The grace period of a deletion in seconds: the requested one, or the pod's own; 0 if none of its
+/// containers may run any more.
 ///
 /// Upstream: `pkg/registry/core/pod/strategy.go` (`CheckGracefulDelete`).
 pub(super) fn grace(pod: &Value, options: &Value) -> i64 {
@@ -75,8 +75,8 @@ fn restarts(pod: &Value) -> impl Iterator<Item = (&str, i64)> {
     })
 }
 
-/// The promise that a node breaks that deletes a pod: an ordinary one is deleted by others, and only
-/// ended by its node.
+/// Returns the rule that a node breaks by deleting this pod: an ordinary pod is deleted by others, and
+/// its node only completes the deletion.
 pub(super) fn broken_by_deletion(pod: &Value) -> Option<String> {
     let is_ours = is_mirror(pod) || !pod["metadata"]["deletionTimestamp"].is_null();
     (!is_ours).then(|| format!("{} was deleted by its node", meta::name(pod)))
@@ -96,8 +96,8 @@ fn instances(pod: &Value) -> impl Iterator<Item = (&str, &str, bool)> {
     })
 }
 
-/// The container of which a new status says that it has ended, and not how, though it was shown to
-/// run.
+/// The container that a new status reports as ended without its exit state, though it was reported as
+/// running.
 pub(super) fn lost_end(before: &Value, after: &Value) -> Option<String> {
     let mut ran = instances(before).filter(|(_, id, ended)| !ended && !id.is_empty());
     let (container, _, _) = ran.find(|(container, _, _)| {
@@ -108,9 +108,9 @@ pub(super) fn lost_end(before: &Value, after: &Value) -> Option<String> {
     Some(format!("nobody knows how {container} of {name} ended"))
 }
 
-/// The promise that a new status of a pod breaks, if it breaks one: a pod that has ended stays as it
-/// ended, and restarts are only ever added. A static pod that was started again from nothing begins
-/// to count anew, and has another address.
+/// Returns the rule that a new status of a pod breaks, if any: a pod that has ended stays so, and
+/// restart counts only grow. A static pod that was started afresh counts from zero, and has another
+/// address.
 pub(super) fn broken_promise(before: &Value, after: &Value) -> Option<String> {
     let name = meta::name(after);
     if is_terminal(before) && before["status"]["phase"] != after["status"]["phase"] {

@@ -1,4 +1,4 @@
-//! Watches: from a revision on, until they are broken or their time is over.
+//! Watches: they begin at a revision and end when they are broken or time out.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -10,8 +10,8 @@ use mirrorlet_runtime::{PodEvent, PodEventKind, Result, RuntimeError};
 use super::{CallFault, CallRule, Crash, EventFate, FakeRuntime, State, Witness};
 
 impl FakeRuntime {
-    /// The next `count` calls of that name fail. Besides the calls of a runtime there is `"step"`,
-    /// for single steps of `sync_pod`.
+    /// Makes the next `count` calls of that name fail. Besides the calls of a runtime there is
+    /// `"step"`, for single steps of `sync_pod`.
     pub fn fail_next_calls(&self, call: &str, count: usize, fault: CallFault) {
         let rule = CallRule {
             call: call.to_owned(),
@@ -21,7 +21,7 @@ impl FakeRuntime {
         self.change(|s| s.call_rules.push(rule));
     }
 
-    /// From now on no plan can remove a container. Each attempt is recorded as a call of
+    /// Makes all removals of containers fail from now on. Each attempt is recorded as a call of
     /// `"remove_container"`.
     pub fn refuse_removals(&self) {
         self.change(|s| s.removals_fail = true);
@@ -37,7 +37,7 @@ impl FakeRuntime {
         })
     }
 
-    /// Calls work again, events arrive as they are, and containers start and are removed.
+    /// Ends all faults: calls work, events arrive unchanged, and containers start and are removed.
     pub fn end_faults(&self) {
         self.change(|s| {
             s.err = None;
@@ -49,19 +49,19 @@ impl FakeRuntime {
         });
     }
 
-    /// Sets the fates of the next events, in order. Fates that were set before are forgotten.
+    /// Sets the fates of the next events, in order. Replaces fates that were set before.
     pub fn script_events(&self, fates: impl IntoIterator<Item = EventFate>) {
         self.change(|s| s.event_fates = fates.into_iter().collect());
     }
 
-    /// Every step of a plan takes that long before it has its effect.
+    /// Delays the effect of every step of a plan by that time.
     pub fn set_step_takes(&self, time: Duration) {
         self.change(|s| s.step_takes = time);
     }
 
-    /// From now on steps and stops under way are carried out to their end though their caller is
-    /// gone, as by an Engine that was asked already; and a start of what runs already succeeds, as
-    /// names of containers make it.
+    /// Makes steps and stops in progress complete although their caller is gone, as with an Engine that
+    /// has received the request; and the start of a running container succeeds, as container names
+    /// guarantee.
     pub fn let_calls_outlive_callers(&self) {
         self.change(|s| {
             s.calls_outlive_callers = true;
@@ -69,7 +69,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Each instance of that container of that pod exits on its own after that time, from its next
+    /// Makes each instance of that container of that pod exit by itself after that time, from its next
     /// start on.
     pub fn set_crash(&self, uid: &PodUid, container: &str, after: Duration, exit_code: i32) {
         let crash = Crash {
@@ -80,13 +80,13 @@ impl FakeRuntime {
         self.change(|s| s.crashes.insert(uid.clone(), crash));
     }
 
-    /// Has each step, stop and removal reported in a line.
+    /// Sets a function that gets a line for each step, stop and removal.
     pub fn set_witness(&self, witness: impl Fn(&str) + Send + Sync + 'static) {
         self.change(|s| s.witness = Witness(Some(Arc::new(witness))));
     }
 
-    /// The runtime restarts: every container and sandbox ends, nobody is notified, and the watch
-    /// streams end.
+    /// Restarts the runtime: every container and sandbox ends, no event is sent, and the watch streams
+    /// end.
     pub fn restart(&self) {
         let now = self.now();
         self.change(|s| {
@@ -95,7 +95,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Sets the clock forward by so many seconds, or back.
+    /// Moves the clock by so many seconds, forward or back.
     pub fn jump_clock(&self, seconds: i64) {
         self.shared
             .clock_jumps
@@ -110,7 +110,7 @@ impl FakeRuntime {
         })
     }
 
-    /// Fails a call that is to fail before it has any effect.
+    /// Fails a call that is set to fail before it has any effect.
     pub(super) async fn refuse(&self, call: &str) -> Result<()> {
         let fault = self.change(|s| s.take_fault(call, |fault| !is_answer_lost(fault)));
         match fault {
@@ -137,7 +137,7 @@ impl FakeRuntime {
         }
     }
 
-    /// A container has started: it crashes if that is its lot.
+    /// Called after a container has started: makes it crash if that is set.
     pub(super) fn crash_later(&self, uid: &PodUid, name: &str) {
         let state = self.shared.state.lock();
         let crash = state.crashes.get(uid).filter(|c| c.container == name);

@@ -1,9 +1,8 @@
 //! `FakeRuntime`: a scriptable, recording runtime in memory.
 //!
-//! It records what it is asked, answers from canned values where it was given some, and otherwise
-//! is a little live runtime: plans change its pods, tests let containers exit and sandboxes die,
-//! watchers are notified. Its clock is the wall clock at its making plus tokio's elapsed time, so that
-//! it follows a paused one.
+//! It records its calls, returns scripted answers if there are some, and otherwise models a runtime:
+//! plans change its pods, tests let containers exit and sandboxes die, watchers are notified. Its clock
+//! is the wall clock at its creation plus tokio's elapsed time, so that it follows a paused one.
 //!
 //! Upstream: `pkg/kubelet/container/testing/fake_runtime.go`.
 
@@ -168,17 +167,17 @@ impl FakeRuntime {
         now.and_then(jumped).unwrap_or(self.shared.epoch)
     }
 
-    /// Tells all pods that something they refer to has changed.
+    /// Notifies all pods that an object that they refer to has changed.
     pub fn change_references(&self) {
         self.shared.references.send_modify(|count| *count += 1);
     }
 
-    /// Tells all pods that images have come or gone.
+    /// Notifies all pods that images were added or removed.
     pub fn change_images(&self) {
         self.shared.images.send_modify(|count| *count += 1);
     }
 
-    /// From now on `refresh_volumes` says that it is to be called again after that time.
+    /// Makes `refresh_volumes` request its next call after that time.
     pub fn set_refresh_after(&self, after: Option<Duration>) {
         self.change(|s| s.refresh_after = after);
     }
@@ -200,7 +199,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Puts a pod into the live model, as if it had been there before.
+    /// Adds a pod to the model, as if it had existed before.
     pub fn adopt(&self, status: PodStatus) {
         self.change(|s| {
             s.model.pods.insert(status.uid.clone(), status);
@@ -224,7 +223,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Something on disk is left of that pod, and no container.
+    /// Leaves remains of that pod on disk, without a container.
     pub fn leave_orphan(&self, uid: &PodUid) {
         self.change(|s| s.orphans.insert(uid.clone()));
     }
@@ -243,13 +242,13 @@ impl FakeRuntime {
         self.change(|s| s.err = err);
     }
 
-    /// The next `count` calls of that name (`"sync_pod"`) are refused.
+    /// Makes the next `count` calls of that name (`"sync_pod"`) fail.
     pub fn refuse_next(&self, call: &str, count: usize, error: RuntimeError) {
         self.fail_next_calls(call, count, CallFault::Refused(error));
     }
 
-    /// The next `count` starts of a container of that name fail. With a `RunContainerError`
-    /// that isn't passing the dead instance stays behind, else none is made.
+    /// Makes the next `count` starts of a container of that name fail. With a `RunContainerError` that
+    /// isn't passing the dead instance stays behind, otherwise there is none.
     pub fn fail_next_starts(&self, container: &str, count: usize, error: SyncError) {
         let container = container.to_owned();
         self.change(|s| {
@@ -261,12 +260,12 @@ impl FakeRuntime {
         });
     }
 
-    /// The next `count` plans fail as a whole, before their first step, as for a volume.
+    /// Makes the next `count` plans fail as a whole, before their first step, as a failed volume does.
     pub fn fail_next_plans(&self, count: usize, error: SyncError) {
         self.change(|s| s.plan_faults.extend(std::iter::repeat_n(error, count)));
     }
 
-    /// A pod can't be prepared, for that reason; with none, it can.
+    /// Sets the error of a pod's preparation; with none, it succeeds.
     pub fn set_preparation_fault(&self, uid: &PodUid, error: Option<SyncError>) {
         self.change(|s| match error {
             Some(error) => {
@@ -278,7 +277,7 @@ impl FakeRuntime {
         });
     }
 
-    /// Calls of that name, for that pod or for any, hang until the hold is released.
+    /// Blocks calls of that name, for that pod or for any, until the hold is released.
     pub fn block(&self, call: &str, uid: Option<&PodUid>) -> Hold {
         let (rule, hold) = HoldRule::new(call, uid);
         self.change(|s| {
@@ -288,13 +287,13 @@ impl FakeRuntime {
         hold
     }
 
-    /// Stopping a container takes that long, or its grace if that is shorter.
+    /// Sets how long stopping a container takes, unless its grace period is shorter.
     pub fn set_stop_takes(&self, time: Duration) {
         self.change(|s| s.stop_takes = time);
     }
 
-    /// Every call takes that long before it has its effect. On paused time one that takes none
-    /// makes what was seen before an action as new as what is seen after it.
+    /// Delays the effect of every call by that time. On paused time, a call without latency makes an
+    /// observation before an action as new as one after it.
     pub fn set_latency(&self, time: Duration) {
         self.change(|s| s.latency = time);
     }
@@ -318,7 +317,7 @@ impl FakeRuntime {
         model(&self.shared.state.lock()).unwrap_or_else(|| PodStatus::empty(uid.clone()))
     }
 
-    /// The versions that host ports lead to, as last said.
+    /// The versions that host ports are forwarded to, as last set.
     pub fn serving(&self) -> ServingPods {
         self.shared.state.lock().serving.clone()
     }
@@ -326,7 +325,7 @@ impl FakeRuntime {
     /// Lets the running instance of a container exit.
     ///
     /// # Panics
-    /// There is none.
+    /// The container has no running instance.
     #[track_caller]
     pub fn exit_container(&self, uid: &PodUid, name: &str, exit_code: i32) {
         let now = self.now();
@@ -345,10 +344,10 @@ impl FakeRuntime {
         assert!(ended, "no container {name} of pod {uid} runs");
     }
 
-    /// Lets a pod's sandbox die; its containers go on.
+    /// Lets a pod's sandbox die; its containers continue.
     ///
     /// # Panics
-    /// None runs.
+    /// No sandbox runs.
     #[track_caller]
     pub fn lose_sandbox(&self, uid: &PodUid) {
         let lost = self.change(|s| {
@@ -366,7 +365,7 @@ impl FakeRuntime {
         self.change(|s| s.send(event));
     }
 
-    /// Waits until something holds of this runtime. It is asked again after every change.
+    /// Waits until a condition of this runtime holds. It is checked after every change.
     pub async fn wait_until(&self, holds: impl Fn(&Self) -> bool) {
         let mut changes = self.shared.changes.subscribe();
         while !holds(self) {

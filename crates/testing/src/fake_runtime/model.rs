@@ -1,4 +1,4 @@
-//! The pods a [`FakeRuntime`](super::FakeRuntime) holds, and what steps do to them.
+//! The pods of a [`FakeRuntime`](super::FakeRuntime), and the effects of steps on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,9 +50,9 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) pods: BTreeMap<PodUid, PodStatus>,
-    /// Things no runtime should be asked to do, as found.
+    /// Violations found: calls that no runtime should ever get.
     pub(super) violations: Vec<String>,
-    /// Whether the start of what runs already succeeds, and does nothing.
+    /// Whether starting a running container succeeds and does nothing.
     pub(super) starts_are_idempotent: bool,
     /// Pods that run beside another of their full name, or did when they started, until they are
     /// deleted.
@@ -93,8 +93,8 @@ impl Model {
         ContainerId::docker(format!("{:064x}", self.next_id))
     }
 
-    /// Notes a start beside another, and one that nobody awaits. A version that isn't to run beside
-    /// another must not be started while another runs.
+    /// Records a start beside another version, and one without a caller. A version that may not run
+    /// beside another must not be started while another runs.
     pub(super) fn note_versions(&mut self, pod: &Pod, step: &Step, is_awaited: bool) {
         if !matches!(
             step,
@@ -363,7 +363,7 @@ impl Model {
         }
     }
 
-    /// A start that fails: the instance stays behind, as the Engine leaves it.
+    /// A start that fails: the instance stays behind, as in the Engine.
     pub(super) fn fail_start(
         &mut self,
         pod: &Pod,
@@ -450,8 +450,8 @@ impl Model {
         any
     }
 
-    /// Removes a dead container or sandbox. One that is gone already is success; one that may be
-    /// running is refused.
+    /// Removes a dead container or sandbox. A missing one is success; one that may be running is
+    /// refused.
     pub(super) fn remove(
         &mut self,
         uid: &PodUid,

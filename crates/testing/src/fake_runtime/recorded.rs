@@ -19,12 +19,12 @@ impl FakeRuntime {
         state.called_functions.iter().filter(|c| *c == call).count()
     }
 
-    /// Pods a plan with a sandbox or a start was carried out for, in order.
+    /// The pods of executed plans with a sandbox or a start, in order.
     pub fn started_pods(&self) -> Vec<PodUid> {
         self.shared.state.lock().started_pods.clone()
     }
 
-    /// A pod as the last plan with a sandbox or a start of it had it.
+    /// A pod as it was in its last executed plan with a sandbox or a start.
     pub fn started_as(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.shared.state.lock().started_as.get(uid).cloned()
     }
@@ -69,7 +69,7 @@ impl FakeRuntime {
     /// Checks all calls and their order.
     ///
     /// # Panics
-    /// They are others.
+    /// The calls differ.
     #[track_caller]
     pub fn assert_calls(&self, calls: &[&str]) {
         assert_eq!(self.called_functions(), calls, "calls");
@@ -78,7 +78,7 @@ impl FakeRuntime {
     /// Checks how often a function was called.
     ///
     /// # Panics
-    /// It is another number.
+    /// The number differs.
     #[track_caller]
     pub fn assert_call_counts(&self, call: &str, count: usize) {
         assert_eq!(self.call_count(call), count, "calls of {call}");
@@ -124,11 +124,11 @@ impl FakeRuntime {
         assert_eq!(self.killed_containers(), names, "killed containers");
     }
 
-    /// Checks that nobody asked for what must never be: two running instances of a container, two
+    /// Checks that no call violated a runtime's rules: two running instances of a container, two
     /// running sandboxes of a pod, the removal of something running.
     ///
     /// # Panics
-    /// Somebody did.
+    /// A call did.
     #[track_caller]
     pub fn assert_no_violations(&self) {
         let violations = self.shared.state.lock().model.violations.clone();

@@ -1,4 +1,4 @@
-//! Scripted faults: what a [`FakeRuntime`](super::FakeRuntime) is set to do wrong.
+//! Scripted faults of a [`FakeRuntime`](super::FakeRuntime).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub enum EventFate {
     Lost,
     /// It arrives twice.
     Doubled,
-    /// It arrives after that time, and so perhaps after younger ones.
+    /// It arrives after that time, and so perhaps after later events.
     Late(Duration),
 }
 
@@ -49,13 +49,13 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Waits until that many calls have arrived at the hold, in all.
+    /// Waits until `calls` calls in total have arrived at the hold.
     pub async fn arrived(&mut self, calls: usize) {
         // The sender lives as long as the rule, which ends with this hold.
         let _ = self.arrivals.wait_for(|seen| *seen >= calls).await;
     }
 
-    /// Lets all calls go on, those to come too.
+    /// Releases all calls, future ones included.
     pub fn release(self) {}
 }
 

@@ -38,7 +38,7 @@ impl FakeRuntime {
         })
     }
 
-    /// Awaits a call, which goes on without its caller if calls do.
+    /// Awaits a call, which continues without its caller if calls are set to outlive callers.
     pub(super) async fn outliving(
         &self,
         call: impl Future<Output = Vec<SyncResult>> + Send + 'static,
@@ -203,7 +203,7 @@ fn failed_step(pod: &Pod, step: &Step, error: SyncError) -> SyncResult {
     SyncResult::failed(action, target, error)
 }
 
-/// Whether the round goes on when this step fails.
+/// Whether the round continues when this step fails.
 pub(super) fn is_independent(step: &Step) -> bool {
     match step {
         Step::StartContainer { role, .. } => *role != Role::Init,
