@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-/// Group of everybody who has proved to be somebody.
+/// Group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
-/// Somebody who has proved who they are.
+/// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct User {
     /// Name, for example `kube-apiserver-kubelet-client`.
@@ -20,19 +20,18 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The right that a request needs: `verb` on one of these subresources of our Node.
+/// The permission that a request needs: `verb` on one of these subresources of our Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needed {
-    /// API verb; empty for a method that has none, which is never allowed but to who may
-    /// everything.
+    /// API verb; empty for a method without one, which only users with all permissions may use.
     pub verb: &'static str,
-    /// Subresources of `nodes`, in the order they are asked for. Whoever may any of them may.
+    /// Subresources of `nodes`, in the order of the checks. A permission for any of them is enough.
     pub subresources: &'static [&'static str],
 }
 
-/// Paths with rights of their own, and those below them. What comes first counts.
+/// Paths with their own permissions, which also apply below them. The first match counts.
 ///
-/// `proxy` is everything that is not named here: containers are entered with it.
+/// `proxy` is everything that is not listed here: it gives access to containers.
 const TABLE: &[(&str, &[&str])] = &[
     ("/pods", &["pods", "proxy"]),
     ("/healthz", &["healthz", "proxy"]),

@@ -1,4 +1,4 @@
-//! The `AppArmor` profiles that pods ask for, in fields or in the annotation that was there before.
+//! The `AppArmor` profiles of pods, from fields or from the older annotation.
 //!
 //! Upstream: `pkg/security/apparmor` (`validate.go`, `helpers.go`).
 
@@ -8,12 +8,12 @@ use crate::api::Pod;
 use crate::api::core::{AppArmorProfile, Container};
 use crate::spec;
 
-/// Beginning of the annotations; the name of a container follows.
+/// Prefix of the annotations; the name of a container follows.
 pub const ANNOTATION_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const UNCONFINED: &str = "Unconfined";
 
-/// The profile that an annotation's value stands for; none for one that upstream doesn't know.
+/// The profile in an annotation's value; none for one that upstream doesn't know.
 pub fn of_annotation(value: &str) -> Option<AppArmorProfile> {
     let (type_, localhost_profile) = match value {
         "runtime/default" => ("RuntimeDefault", None),
@@ -48,7 +48,7 @@ pub fn needs_host(profile: &AppArmorProfile) -> bool {
     profile.type_ != UNCONFINED
 }
 
-/// Whether the pod needs a host with `AppArmor`: it names a profile other than unconfined.
+/// Whether the pod needs a host with `AppArmor`: it has a profile other than unconfined.
 pub fn is_required(pod: &Pod) -> bool {
     let of_pod = spec::spec(pod).security_context.as_ref();
     let of_pod = of_pod.and_then(|s| s.app_armor_profile.as_ref());

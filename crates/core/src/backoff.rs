@@ -1,7 +1,7 @@
 //! Back-off of crashing containers and failing pulls: 0, 10 s, 20 s, 40 s … 300 s.
 //!
-//! A value, not a service: the owner keeps one, hands it to the planner to read, and advances it
-//! when something is tried again. Nothing is kept across restarts of the agent.
+//! A value, not a service: its owner passes it to the planner, and advances it on each retry. Nothing
+//! is kept across restarts of the agent.
 //!
 //! Upstream: `client-go/util/flowcontrol/backoff.go`.
 
@@ -27,8 +27,8 @@ pub const MAX_DELAY: Duration = Duration::from_mins(5);
 /// is (upstream's `HasExpiredFunc` in `pkg/kubelet/kubelet.go`).
 const CONTAINER_STABLE_AFTER: Duration = Duration::from_mins(10);
 
-/// A container of one pod, as back-off sees it: name in the spec and hash of its definition, so
-/// that an edited container starts afresh. The pod's sandbox has a key of its own
+/// The key of a container of one pod: name in the spec and hash of its definition, so that an edited
+/// container starts without back-off. The pod's sandbox has a key of its own
 /// ([`sandbox_key`](crate::plan::sandbox_key)).
 pub type ContainerKey = (Arc<str>, ContainerHash);
 
@@ -56,8 +56,8 @@ impl<K: Ord> Default for Backoff<K> {
 }
 
 impl Backoff {
-    /// The back-off of a pod's containers, with delays of at most `max`. A crash loop is over after
-    /// ten minutes without a crash, also where `max` is short.
+    /// Returns the back-off of a pod's containers, with delays of at most `max`. A crash loop is over
+    /// after ten minutes without a crash, even if `max` is shorter.
     pub fn of_containers(max: Duration) -> Self {
         Self {
             stable_after: CONTAINER_STABLE_AFTER,
@@ -67,7 +67,7 @@ impl Backoff {
 }
 
 impl<K: Ord> Backoff<K> {
-    /// No failures known yet. Something is stable after twice the maximum delay.
+    /// Returns a back-off without failures. A key is stable after twice the maximum delay.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self {
             initial,
@@ -77,8 +77,8 @@ impl<K: Ord> Backoff<K> {
         }
     }
 
-    /// How long a retry of something that failed at `event_time` still has to wait; none when it
-    /// may be tried now. Upstream: `IsInBackOffSince`.
+    /// How long a retry of something that failed at `event_time` still has to wait; none if it may be
+    /// tried now. Upstream: `IsInBackOffSince`.
     pub fn is_in_backoff_since(
         &self,
         key: &K,
@@ -92,8 +92,8 @@ impl<K: Ord> Backoff<K> {
         remaining(entry.delay, event_time, now)
     }
 
-    /// How long a retry still has to wait, counted from the last [`next`](Self::next). For things
-    /// that fail without leaving a time behind, such as pulls. Upstream: `IsInBackOffSinceUpdate`.
+    /// How long a retry still has to wait, counted from the last [`next`](Self::next). For failures
+    /// without a recorded time, such as pulls. Upstream: `IsInBackOffSinceUpdate`.
     pub fn is_in_backoff_since_update(&self, key: &K, now: Timestamp) -> Option<Duration> {
         let entry = self.entries.get(key)?;
         if self.has_expired(entry, now) {
@@ -102,10 +102,9 @@ impl<K: Ord> Backoff<K> {
         remaining(entry.delay, entry.last_update, now)
     }
 
-    /// Notes a retry, at `now`, of something that failed at `event_time`: sets the initial delay,
-    /// or doubles the present one up to the maximum. The sequence of something that was stable
-    /// before it failed begins again.
-    /// Upstream: `Next`.
+    /// Records a retry, at `now`, of something that failed at `event_time`: sets the initial delay, or
+    /// doubles the current one up to the maximum. A key that was stable before it failed starts again
+    /// with the initial delay. Upstream: `Next`.
     pub fn next(&mut self, key: K, event_time: Timestamp, now: Timestamp) {
         let delay = match self.entries.get(&key) {
             Some(entry) if !self.has_expired(entry, event_time) => {
@@ -122,7 +121,7 @@ impl<K: Ord> Backoff<K> {
         );
     }
 
-    /// The delay in force for a key; zero for one that never failed. Upstream: `Get`.
+    /// The current delay of a key; zero if it never failed. Upstream: `Get`.
     pub fn delay(&self, key: &K) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay)
     }
@@ -132,7 +131,7 @@ impl<K: Ord> Backoff<K> {
         self.entries.remove(key);
     }
 
-    /// Forgets everything that has been stable since its last retry. Upstream: `GC`.
+    /// Removes all keys that have been stable since their last retry. Upstream: `GC`.
     pub fn gc(&mut self, now: Timestamp) {
         let stable = self.stable_after;
         self.entries
@@ -155,7 +154,7 @@ fn remaining(delay: Duration, from: Timestamp, now: Timestamp) -> Option<Duratio
         .filter(|left| !left.is_zero())
 }
 
-/// A duration in whole seconds as Go prints it: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
+/// A duration in whole seconds in Go's format: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
 pub fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

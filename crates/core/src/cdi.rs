@@ -1,9 +1,10 @@
-//! Devices by CDI, the Container Device Interface, that pods of manifests ask for in annotations.
+//! CDI (Container Device Interface) devices, which pods of manifests request in annotations.
 //!
 //! Container runtimes read such annotations of a container; upstream, device plugins write them. There
-//! are none here, and who writes manifests owns the machine: annotations of a pod are those of its
-//! containers. A kubelet hands none of a pod's to a runtime, so those of a Pod of the API server have
-//! no effect here either: whoever may create Pods would have the devices of the machine.
+//! are no device plugins here, and the author of a manifest controls the machine: annotations of a pod
+//! apply to its containers. A kubelet passes none of a pod's annotations to a runtime, so those of an
+//! API pod have no effect here either: otherwise everybody who may create Pods would have the devices
+//! of the machine.
 //!
 //! Upstream: `pkg/cdi/annotations.go` (`ParseAnnotations`) and `pkg/parser/parser.go` of
 //! `tags.cncf.io/container-device-interface`.
@@ -21,10 +22,10 @@ fn annotations(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
     all.filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX))
 }
 
-/// The names of the devices that the value of an annotation lists.
+/// The device names in the value of an annotation.
 ///
 /// # Errors
-/// One of them is no name of a device; the words say what the value has to be.
+/// A name is invalid; the message describes a valid value.
 pub fn parse(value: &str) -> Result<Vec<&str>, &'static str> {
     let names: Vec<&str> = value.split(',').collect();
     if names.iter().all(|name| is_device(name)) {
@@ -36,10 +37,10 @@ pub fn parse(value: &str) -> Result<Vec<&str>, &'static str> {
     }
 }
 
-/// The devices of each container of a pod, each once. None of a Pod of the API server.
+/// The devices of each container of a pod, without duplicates. None for an API pod.
 ///
 /// # Errors
-/// The value of an annotation is no list of devices.
+/// The value of an annotation is not a list of devices.
 pub fn devices(pod: &Pod) -> Result<Vec<&str>, String> {
     let mut devices = Vec::new();
     if !is_static(pod) {
@@ -56,7 +57,7 @@ pub fn devices(pod: &Pod) -> Result<Vec<&str>, String> {
     Ok(devices)
 }
 
-/// The annotation that has no effect, as the pod is one of the API server.
+/// The annotation that has no effect because the pod is an API pod.
 pub fn ignored(pod: &Pod) -> Option<&str> {
     let (key, _) = annotations(pod).next()?;
     (!is_static(pod)).then_some(key)

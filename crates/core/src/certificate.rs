@@ -1,5 +1,5 @@
-//! Certificates that the cluster signs: which identity counts, when one is asked for and renewed,
-//! and what follows from what became of a request.
+//! Certificates that the cluster signs: the identity that is used, when a certificate is requested and
+//! renewed, and the reaction to the outcome of a request.
 //!
 //! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`isClientConfigStillValid`),
 //! `k8s.io/client-go/util/certificate` (`certificate_manager.go`).
@@ -37,8 +37,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When seven to nine tenths of that time are over; `jitter`, 0 to 1, says where between
-    /// them, so that nodes that started together don't come together.
+    /// When seven to nine tenths of its lifetime are over; `jitter`, 0 to 1, selects the moment in
+    /// between, so that nodes that started together don't renew together.
     ///
     /// Upstream: `nextRotationDeadline`, `jitteryDuration`.
     pub fn renew_at(&self, jitter: f64) -> Timestamp {
@@ -51,7 +51,7 @@ impl Validity {
     }
 }
 
-/// The user that a node's certificate is of.
+/// The user in a node's certificate.
 ///
 /// Upstream: `pkg/auth/nodeidentifier`.
 pub fn node_user(node: &str) -> String {
@@ -66,9 +66,9 @@ pub const NODES_GROUP: &str = "system:nodes";
 pub enum Held {
     /// There is no such file.
     Missing,
-    /// It, or a file that it names, can't be used, in these words.
+    /// The kubeconfig, or a file that it refers to, can't be used, with this message.
     Unusable(String),
-    /// A token or a plugin: whoever gave it keeps it.
+    /// A token or a plug-in: the agent doesn't manage it.
     Other,
     /// A client certificate.
     Certificate {
@@ -92,7 +92,7 @@ pub enum Verdict {
     Needed(String),
 }
 
-/// Whether what the kubeconfig holds can be used by the node of that user.
+/// Decides whether the node of that user can use the credentials in the kubeconfig.
 pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
     match held {
         Held::Missing => Verdict::Needed("the kubeconfig does not exist yet".to_owned()),
@@ -120,11 +120,11 @@ pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
 /// The outcome of a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nobody has decided yet, or it isn't signed yet.
+    /// It is not decided yet, or not signed yet.
     Pending,
     /// It was signed: the chain, in PEM.
     Issued(String),
-    /// It was denied, or could not be signed, in these words.
+    /// It was denied, or could not be signed, with this message.
     Refused(String),
     /// There is no such request any more.
     Gone,
@@ -139,12 +139,12 @@ pub enum Next {
     Take(String),
     /// Ask again, with the same key.
     AskAgain,
-    /// Ask again after a pause with another key, for these words: a request is named after its
-    /// key, and this one is refused for good.
+    /// Request again after a pause with another key, because of this message: a request is named after
+    /// its key, and this one is refused for good.
     Refused(String),
 }
 
-/// Decides the next action for a request that was made `waited` ago.
+/// Decides the next action for a request that was created `waited` ago.
 pub fn next(outcome: Outcome, waited: Duration) -> Next {
     match outcome {
         Outcome::Pending if waited < FRESH_FOR => Next::Wait(FRESH_PAUSE),
@@ -158,7 +158,7 @@ pub fn next(outcome: Outcome, waited: Duration) -> Next {
     }
 }
 
-/// Whether a request has waited for long enough that it should be reported more than once.
+/// Whether a request has waited long enough to be reported again.
 pub fn is_overdue(waited: Duration) -> bool {
     waited >= FRESH_FOR
 }
@@ -173,7 +173,7 @@ pub fn asked_pause() -> Duration {
     FRESH_PAUSE
 }
 
-/// Pause while nothing is to be done.
+/// Pause while there is nothing to do.
 pub fn idle_pause() -> Duration {
     PAUSE
 }
@@ -183,7 +183,7 @@ pub fn refused_pause(refusals: u32) -> Duration {
     REFUSED_PAUSES.after(refusals)
 }
 
-/// Pause after the API server could not be asked: it is away, or has refused so many times on end.
+/// Pause after a failed call to the API server: it is away, or has refused so many times in a row.
 pub fn unanswered_pause(is_away: bool, refusals: u32) -> Duration {
     if is_away {
         AWAY_PAUSE

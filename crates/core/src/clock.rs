@@ -1,36 +1,36 @@
-//! Times between two moments of a clock that may be set.
+//! Durations between two readings of a clock that may be set.
 
 use std::time::Duration;
 
 use crate::api::Timestamp;
 
-/// Longest wait until something is decided anew. A deadline may be further away than any clock counts;
-/// each decision finds what is left of it.
+/// Maximum wait before the next decision. A deadline may be further away than a timer can count; each
+/// decision computes the rest.
 pub const LOOK_MAX: Duration = Duration::from_hours(24);
 
 /// Least step of a clock that counts: between reading it and reading a timer, the agent may have to wait
 /// for the processor.
 const STEP_MIN: Duration = Duration::from_secs(5);
 
-/// Returns by how much the clock was set forward between two moments, if it was. `passed` is the time between
-/// them by a timer that nobody sets, and that stands still while the machine is suspended.
+/// Returns by how much the clock was set forward between two readings, if it was. `passed` is the time
+/// between them on a monotonic timer, which stops while the machine is suspended.
 pub fn set_forward(from: Timestamp, to: Timestamp, passed: Duration) -> Option<Duration> {
     let step = elapsed(from, to).saturating_sub(passed);
     (step > STEP_MIN).then_some(step)
 }
 
-/// Time from one moment to a later one; zero when the second is the earlier one.
+/// Time from one reading to a later one; zero if the second is earlier.
 pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
-/// Time since a moment that was the present once. If it is still to come, the clock was set back
-/// after it: it counts as past by as much, so that nobody waits until the clock has caught up.
+/// Time since an earlier reading of the clock. If it is in the future, the clock was set back after it:
+/// it counts as equally long ago, so that nothing waits until the clock has caught up.
 pub fn since(moment: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(moment).unsigned_abs()
 }
 
-/// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
+/// Time since then in kubectl's format for ages: at most two units, less exact the longer it is.
 ///
 /// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
 pub fn age(then: Timestamp, now: Timestamp) -> String {

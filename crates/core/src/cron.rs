@@ -1,8 +1,8 @@
-//! CronJobs of manifests: when the next run of one is due, and which of its runs there are.
+//! CronJobs of manifests: when the next run is due, and the existing runs.
 //!
-//! Each run is a [`Job`]. What is kept is a [`CronJobRecord`]: up to when the schedule was followed, the
-//! times that were due already, and the runs with their Jobs as they were then. [`decide`] makes the
-//! next one of it. As with Jobs, nothing is started before the disk has it.
+//! Each run is a [`Job`]. A [`CronJobRecord`] is stored: the time up to which the schedule was
+//! processed, the times that were due already, and the runs with their Jobs as they were then.
+//! [`decide`] returns the next record. As with Jobs, nothing is started before the record is on disk.
 //!
 //! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go` (`syncCronJob`).
 
@@ -23,9 +23,9 @@ use crate::job::{Job, JobName, name_after, numbers, pod_name};
 pub use plan::plan;
 pub use schedule::{NotSchedule, Schedule, time_zone};
 
-/// Runs that succeeded and that stay when a document says nothing, as upstream.
+/// Number of successful runs that are kept by default, as upstream.
 pub const SUCCESSFUL_DEFAULT: u32 = 3;
-/// Runs that failed and that stay when a document says nothing, as upstream.
+/// Number of failed runs that are kept by default, as upstream.
 pub const FAILED_DEFAULT: u32 = 1;
 /// The seconds for which all times are remembered: by as much the clock may be set back.
 const REMEMBERED: i64 = 2 * 86_400;
@@ -34,8 +34,8 @@ const REMEMBERED: i64 = 2 * 86_400;
 const TIMES_MIN: usize = 32;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
-/// Runs that have not ended and beside which no other one is started by schedule: of a CronJob whose Jobs
-/// never end, each run would add a Job to its record for ever.
+/// Maximum number of unfinished runs beside which the schedule starts another: otherwise a CronJob
+/// whose Jobs never end would add Jobs to its record forever.
 pub const UNFINISHED_MAX: usize = 100;
 /// Longest time between two looks: the clock may be set forward, or the machine sleep.
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ pub enum Concurrency {
     /// Both run.
     #[default]
     Allow,
-    /// It waits, and is left out once the next one is due.
+    /// It waits, and is skipped once the next one is due.
     Forbid,
     /// The other one is ended.
     Replace,
@@ -60,7 +60,7 @@ impl Concurrency {
         ("Replace", Self::Replace),
     ];
 
-    /// The policy of that name; the default one of an unknown name.
+    /// The policy with that name; the default one for an unknown name.
     pub fn of(name: Option<&str>) -> Self {
         let mut all = Self::ALL.into_iter();
         let known = all.find(|(known, _)| Some(*known) == name);
@@ -81,7 +81,7 @@ pub struct CronJob {
     pub zone: Option<String>,
     /// The policy for a run that is due while another one runs.
     pub concurrency: Concurrency,
-    /// Seconds after which a run that is due is too late.
+    /// Seconds after which a due run is too late.
     pub starting_deadline: Option<u64>,
     /// The number of successful runs that stay.
     pub successful: u32,
@@ -106,16 +106,16 @@ pub enum Runs {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CronJobRecord {
-    /// When the CronJob was created: no time before that is due. An earlier release didn't record it.
+    /// When the CronJob was created: no earlier time is due. An earlier release didn't record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
     /// Up to when the schedule was followed.
     pub followed: Timestamp,
-    /// The last time that was due and for which a run was started.
+    /// The last due time for which a run was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Timestamp>,
-    /// The times that were due and for which a run was started, in seconds since 1970, as long as the
-    /// clock may come to them again.
+    /// The due times for which a run was started, in seconds since 1970, while the clock may reach them
+    /// again.
     pub times: BTreeSet<i64>,
     /// The number of the next run that a user orders.
     pub ordered: u32,
@@ -138,7 +138,7 @@ pub struct Run {
 pub struct CronInput<'a> {
     /// The CronJob, as its document describes it now.
     pub cron: &'a CronJob,
-    /// Its record, as the disk has it; none of a CronJob that is new.
+    /// Its record on disk; none for a new CronJob.
     pub record: Option<&'a CronJobRecord>,
     /// The end of a Job, if it has ended and none of its pods runs: whether it is complete.
     pub ended: &'a dyn Fn(&JobName) -> Option<bool>,
@@ -157,9 +157,9 @@ pub struct CronDecision {
     pub record: CronJobRecord,
     /// The Jobs that begin.
     pub begun: Vec<JobName>,
-    /// The Jobs that are removed: a run took the place of theirs, or there are too many that are over.
+    /// The Jobs to remove: they are replaced by a new run, or too many have ended.
     pub deleted: Vec<JobName>,
-    /// The time that is due and has no run, as long as it is.
+    /// The time that is due and has no run, while that is the case.
     pub note: Option<CronNote>,
     /// When to decide again though nothing happens.
     pub look_again: Option<Duration>,
@@ -176,7 +176,7 @@ pub enum CronNote {
     Full(Timestamp),
 }
 
-/// Decides what becomes of a CronJob. Reads nothing but its argument.
+/// Decides the next state of a CronJob. Reads nothing but its argument.
 pub fn decide(input: &CronInput<'_>) -> CronDecision {
     let (cron, now) = (input.cron, input.now);
     let mut record = input.record.cloned().unwrap_or_else(|| CronJobRecord {
@@ -305,8 +305,8 @@ fn forget_runs(record: &mut CronJobRecord, input: &CronInput<'_>) {
 }
 
 impl CronJobRecord {
-    /// Forgets a run, whether it is over or not; its time was due and is not due again. Returns whether
-    /// there was one of that name.
+    /// Forgets a run, whether it has ended or not; its due time does not become due again. Returns
+    /// whether there was a run with that name.
     pub fn forget(&mut self, job: &JobName) -> bool {
         let before = self.runs.len();
         self.runs.retain(|run| run.job.name != *job);
@@ -315,7 +315,7 @@ impl CronJobRecord {
 }
 
 impl CronJob {
-    /// Whether a pod is one of its runs', by its name alone.
+    /// Whether a pod belongs to one of its runs, by its name alone.
     pub fn is_pod_of(&self, pod: &FullName) -> bool {
         let rest = name_after(&self.name, &self.job, pod).map(without_order);
         matches!(rest.and_then(numbers), Some(2 | 3))
@@ -346,8 +346,8 @@ impl CronJob {
         }
     }
 
-    /// Its state, for people; `active` says how many of its Jobs run, and `source` where its document
-    /// is.
+    /// Its report for users; `active` is the number of its running Jobs, and `source` is the location
+    /// of its document.
     pub fn report(
         &self,
         record: &CronJobRecord,

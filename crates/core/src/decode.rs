@@ -1,8 +1,8 @@
-//! JSON → typed object, as Kubernetes decodes it, with every unknown field and every value of a
-//! wrong type found on the way.
+//! Decodes JSON to a typed object, as Kubernetes does, and collects every unknown field and every value
+//! of a wrong type.
 //!
-//! A decoder of its own, since it learns from each type which fields it knows (so "unknown" is
-//! exact), takes numbers for quantities as Go does, and never puts a value into an error.
+//! It is a decoder of its own because it learns the known fields from each type (so "unknown" is
+//! exact), accepts numbers for quantities as Go does, and never puts a value into an error.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::path::{Path, Segment};
 /// Wrong values found in one object before giving up.
 const FAULTS_MAX: usize = 50;
 
-/// The message for a value that its type refuses for a reason of its own.
+/// The message for a value that its type rejects for some other reason.
 pub(crate) const UNFIT: &str = "this value can't be used here";
 
 /// Help for a number in quotes.
@@ -47,13 +47,13 @@ pub(crate) struct Fault {
 /// Outcome of [`decode`].
 #[derive(Debug)]
 pub(crate) struct Decoded<T> {
-    /// The object, without the values that couldn't be decoded; none when nothing can be.
+    /// The object, without the values that couldn't be decoded; none if nothing can be.
     pub(crate) object: Option<T>,
     pub(crate) unknown: Vec<UnknownField>,
     pub(crate) faults: Vec<Fault>,
 }
 
-/// Decodes `value`. A value of a wrong type is noted and left out, so that the next one is found.
+/// Decodes `value`. A value of a wrong type is recorded and skipped, so that later ones are found too.
 pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
     let mut faults: Vec<Fault> = Vec::new();
     let mut pruned: Option<Value> = None;
@@ -146,8 +146,8 @@ struct State {
 }
 
 impl State {
-    /// Decodes one part, remembering where the innermost failure was. It is compiled for each type
-    /// of a part, and what it calls once.
+    /// Decodes one part, recording the position of the innermost failure. Generic over the type of the
+    /// part; the functions that it calls are not.
     fn enter<T>(
         &self,
         segment: Segment,
@@ -433,7 +433,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
     }
 }
 
-/// The known field that `unknown` is probably meant to be.
+/// The known field that is most similar to `unknown`.
 pub(crate) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static str> {
     let lower = unknown.to_lowercase();
     known

@@ -41,14 +41,14 @@ pub struct Origin {
     pub source: PodSource,
     /// File path or URL.
     pub location: String,
-    /// Number of the document in it, from 0; items of a list count as documents.
+    /// Index of the document in it, from 0; items of a list count as documents.
     pub document: u32,
     /// The start of the document.
     pub position: Option<Position>,
 }
 
 impl Origin {
-    /// The origin of all that stands at a location: its first document.
+    /// The origin of everything at a location: its first document.
     pub fn whole(source: PodSource, location: impl Into<String>) -> Self {
         Self {
             source,
@@ -58,7 +58,7 @@ impl Origin {
         }
     }
 
-    /// Whether it is the same file or URL, whichever the document.
+    /// Whether it is the same file or URL, regardless of the document.
     pub fn is_same_place(&self, other: &Self) -> bool {
         self.source == other.source && self.location == other.location
     }
@@ -69,34 +69,34 @@ impl Origin {
     }
 }
 
-/// Where fields of a manifest are in its text, by path.
+/// The positions of a manifest's fields in its text, by path.
 pub type Places = Arc<BTreeMap<String, Position>>;
 
-/// A pod as its source wants it: defaulted, validated, with name, namespace, node and UID set.
+/// A pod as its source delivers it: defaulted, validated, with name, namespace, node and UID set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcePod {
     /// The pod.
     pub pod: Arc<Pod>,
     /// Its origin.
     pub origin: Origin,
-    /// Whether this is the last good version, standing in for a present one that can't be used.
+    /// Whether this is the last valid version, in place of an invalid current one.
     pub held: bool,
-    /// Problems with its present manifest: the reasons it is held, and warnings.
+    /// Problems with its current manifest: the reasons why it is held, and warnings.
     pub problems: Vec<Diagnostic>,
     /// Its rollout, until the newest revision is healthy.
     pub rollout: Option<RolloutReport>,
-    /// The data of the objects that are a part of this version.
+    /// The data of the objects that are part of this version.
     pub config: Option<Arc<Config>>,
-    /// Where its fields are; empty where the text is not at hand.
+    /// The positions of its fields; empty if the text is not available.
     pub places: Places,
-    /// The template of its workload as it is written, where its pods are updated together.
+    /// The template of its workload in its original form, if its pods are updated together.
     pub template: Option<Arc<Value>>,
     /// The Job or CronJob that this pod represents or belongs to.
     pub runs: Option<Arc<Runs>>,
 }
 
 impl SourcePod {
-    /// The present version of a pod, without problems or a rollout.
+    /// Returns the current version of a pod, without problems or a rollout.
     pub fn new(pod: Arc<Pod>, origin: Origin) -> Self {
         Self {
             pod,
@@ -116,7 +116,7 @@ impl SourcePod {
         PodUid::of(&self.pod)
     }
 
-    /// Its UID without the objects that are a part of its version: that of its manifest.
+    /// Its UID without the objects that are part of its version: that of its manifest.
     pub fn manifest_uid(&self) -> PodUid {
         let config = self.config.as_ref();
         config.map_or_else(|| self.uid(), |config| config.manifest.clone())
@@ -140,18 +140,18 @@ pub struct SourceObject {
     pub object: Object,
     /// Its origin.
     pub origin: Origin,
-    /// Whether this is the last good version, standing in for a present one that can't be used.
+    /// Whether this is the last valid version, in place of an invalid current one.
     pub held: bool,
-    /// Where its fields are that others may contradict; empty where the text is not at hand.
+    /// The positions of fields that other documents may contradict; empty if the text is not available.
     pub places: Places,
 }
 
-/// A workload of a manifest, as its document describes it.
+/// A workload of a manifest, from its document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceWorkload {
     /// Its namespace.
     pub namespace: String,
-    /// Its kind and name, as its pods have them: `Deployment/web`.
+    /// Its kind and name, in the form of its pods' annotation: `Deployment/web`.
     pub owner: String,
     /// The document as JSON.
     pub document: Arc<Value>,
@@ -159,44 +159,44 @@ pub struct SourceWorkload {
     pub pods: BTreeSet<PodUid>,
     /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
-    /// The hash of its template, which its pods have as an annotation; empty where they have none.
+    /// The hash of its template, which its pods have as an annotation; empty if they have none.
     pub template_hash: String,
     /// Its origin.
     pub origin: Origin,
-    /// Whether this is the last good version, standing in for a present one that can't be used.
+    /// Whether this is the last valid version, in place of an invalid current one.
     pub held: bool,
 }
 
-/// Everything one source wants, in the source's own order.
+/// All pods and objects of one source, in the source's own order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SourceSet {
-    /// Its pods, those held at their last good version included.
+    /// Its pods, including those held at their last valid version.
     pub pods: Vec<SourcePod>,
-    /// Its pods that are over and whose containers stay for their logs; not among the others.
+    /// Its ended pods whose containers stay for their logs; not among the others.
     pub finished: FinishedPods,
-    /// The objects of its other documents, those held at their last good version included.
+    /// The objects in its other documents, including those held at their last valid version.
     pub objects: Vec<SourceObject>,
     /// The workloads that some of its pods belong to.
     pub workloads: Vec<SourceWorkload>,
-    /// Problems that belong to none of [`pods`](Self::pods): a broken file without a last good
-    /// version, a directory that can't be read.
+    /// Problems without a pod in [`pods`](Self::pods): an invalid file without a last valid version, a
+    /// directory that can't be read.
     pub problems: Vec<Diagnostic>,
     /// Names of files ignored by rule.
     pub ignored: Vec<String>,
-    /// The sizes of the files of a directory of manifests, which are limited together.
+    /// The sizes of a manifest directory's files, which share a limit.
     pub sizes: Sizes,
-    /// The values of the documents of these files, by path.
+    /// The documents of these files as values, by path.
     pub values: BTreeMap<String, DocumentValues>,
 }
 
 /// The state of one source.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum SourceState {
-    /// It has not delivered yet: nothing may be concluded from what it lacks.
+    /// It has not delivered yet: a missing pod means nothing.
     #[default]
     NotSynced,
-    /// The set that an earlier agent last received from it. Its pods are wanted; that
-    /// others are missing means nothing.
+    /// The set that an earlier agent last received from it. Its pods are wanted, but a missing pod
+    /// means nothing.
     LastKnown(Arc<SourceSet>),
     /// Its newest whole set.
     Synced(Arc<SourceSet>),
@@ -211,14 +211,14 @@ impl SourceState {
         }
     }
 
-    /// Whether it has delivered: from what it lacks it may be concluded that it is not wanted.
+    /// Whether it has delivered, so that a missing pod is not wanted.
     pub fn is_synced(&self) -> bool {
         matches!(self, Self::Synced(_))
     }
 }
 
-/// The kinds of sources that have all delivered, and so what may be stopped for being wanted by none
-/// of them. The default says: none yet.
+/// The kinds of sources that have all delivered, so that pods in none of them may be stopped. The
+/// default: none yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivered {
     /// Every directory and URL.
@@ -245,10 +245,10 @@ impl Delivered {
         self.manifests && self.api
     }
 
-    /// Whether a pod that no source wants may be stopped. While the API server is silent, one
-    /// that may be its is left alone; what has a UID that it never gives is a manifest's.
+    /// Whether a pod that is in no source may be stopped. While the API server has not delivered, a pod
+    /// that may be its own is left alone; one with a UID that it never assigns is a manifest's.
     ///
-    /// The API server gives UUIDs in their text form. A manifest's pod has 32 hexadecimal digits
+    /// The API server assigns UUIDs in their text form. A manifest's pod has 32 hexadecimal digits
     /// without hyphens, unless its author gave it a UID.
     pub fn may_stop(self, uid: &PodUid) -> bool {
         self.manifests && (self.api || !is_uuid(uid.as_str()))
@@ -263,18 +263,18 @@ fn is_uuid(text: &str) -> bool {
             .all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// The API server's pods of our Node: its newest whole list, kept current by its watch.
-/// Ordinary pods as the server has them, without their managed fields, and what is kept of mirrors and
-/// of pods that are over ([`remains`](crate::ending::remains)).
+/// The API server's pods of our Node: its newest complete list, kept current by its watch. Ordinary
+/// pods as the server has them, without their managed fields, and the reduced form of mirrors and ended
+/// pods ([`remains`](crate::ending::remains)).
 #[derive(Debug, Clone, Default)]
 pub struct ApiPods {
-    /// The objects, by the UID that the API server gave them.
+    /// The objects, by the UID that the API server assigned.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// The names of the settled pods, which are not among [`pods`](Self::pods): they are over, and
-    /// nothing of them is left on this node. There is no limit to their number.
+    /// The names of the settled pods, which are not among [`pods`](Self::pods): they have ended, and
+    /// nothing of them is left on this node. Their number is unlimited.
     pub settled: BTreeMap<PodUid, FullName>,
-    /// The pods that are over and of which only containers are left on this node, for their logs;
-    /// not among [`pods`](Self::pods), either.
+    /// The ended pods of which only containers are left on this node, for their logs; not among
+    /// [`pods`](Self::pods), either.
     pub finished: FinishedPods,
 }
 
@@ -288,10 +288,10 @@ impl PartialEq for ApiPods {
     }
 }
 
-/// Whether two pods are equal. Most are one and the same, and are not compared field by field.
+/// Whether two pods are equal. Most are the same allocation, which is checked first.
 pub fn is_same(pod: &Arc<Pod>, other: &Arc<Pod>) -> bool {
     Arc::ptr_eq(pod, other) || pod == other
 }
 
-/// The known pods of the API server: none before its first whole list of this run.
+/// The known pods of the API server: none before its first complete list of this run.
 pub type ApiPodsState = Option<Arc<ApiPods>>;

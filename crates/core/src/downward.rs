@@ -1,4 +1,4 @@
-//! Downward fields and resources of a pod, as texts: for variables and for files.
+//! Downward API fields and resources of a pod, as strings for variables and files.
 //!
 //! Upstream: `pkg/fieldpath/fieldpath.go`, `pkg/api/v1/resource/helpers.go`,
 //! `podFieldSelectorRuntimeValue` of `pkg/kubelet/kubelet_pods.go`.
@@ -13,7 +13,7 @@ use crate::api::quantity::Quantity;
 use crate::api::{Pod, keys};
 use crate::{resources, spec};
 
-/// Why a field or resource has no text. Names fields, never values.
+/// Why a field or resource has no value. Names fields, never values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DownwardError {
     /// The field has no value for a container.
@@ -30,8 +30,8 @@ pub enum DownwardError {
     InvalidQuantity(String),
 }
 
-/// Value of a field of the pod's metadata, as both variables and files may hold; none of any
-/// other field. A label or annotation the pod lacks is the empty text.
+/// Value of a field of the pod's metadata that is valid for both variables and files; none for any
+/// other field. A missing label or annotation is the empty string.
 fn metadata_value(pod: &Pod, path: &str) -> Option<String> {
     let metadata = &pod.metadata;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn file_value(pod: &Pod, path: &str) -> Result<String, DownwardError> {
     }
 }
 
-/// Value of a field that a variable holds. Addresses come primary first.
+/// Value of a field for a variable. The primary address comes first.
 pub fn variable_value(
     pod: &Pod,
     path: &str,
@@ -93,8 +93,8 @@ pub fn variable_value(
     })
 }
 
-/// Value of a resource field, divided and rounded up. `own` is the container that a selector
-/// without a name means.
+/// Value of a resource field, divided and rounded up. `own` is the container for a selector without a
+/// name.
 pub fn resource_value(
     pod: &Pod,
     selector: &ResourceFieldSelector,

@@ -1,7 +1,7 @@
-//! How a pod's life on this node ends: when, with how much grace, and with which last status.
+//! The end of a pod on this node: when, with which grace period, and with which last status.
 //!
-//! A static pod ends when its manifest goes. A pod of the API server has more ways: it is deleted
-//! there, it reaches a phase that it never leaves, or its object vanishes.
+//! A static pod ends when its manifest is removed. An API pod has more ways: it is deleted there, it
+//! reaches a final phase, or its object vanishes.
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go` (`UpdatePod`, `calculateEffectiveGracePeriod`),
 //! `pkg/kubelet/status/status_manager.go` (`TerminatePod`).
@@ -34,22 +34,21 @@ const MIRROR_NAMES_MAX: usize = 4;
 /// Most bytes of a text of a mirror that are kept: more than any has that this agent writes.
 const MIRROR_TEXT_MAX: usize = 2048;
 
-/// Whether a pod comes from the API server and is no mirror.
+/// Whether a pod comes from the API server and is not a mirror.
 pub fn is_api_pod(pod: &Pod) -> bool {
     annotation(&pod.metadata, keys::CONFIG_SOURCE) == Some("api") && !is_mirror_pod(pod)
 }
 
-/// Why a pod that is still wanted is to be stopped.
+/// Why a pod that is still wanted must be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It is being deleted in the API server: all of it goes.
+    /// It is being deleted in the API server: all of it is removed.
     Deleted,
-    /// It has reached a phase that it never leaves. Its dead containers stay, for their logs,
-    /// until it is deleted.
+    /// It has reached a final phase. Its dead containers stay, for their logs, until it is deleted.
     Over,
 }
 
-/// Whether a pod of the API server has come to its end, by what its object says.
+/// Whether an API pod has to end, according to its object.
 pub fn ending(pod: &Pod) -> Option<Ending> {
     if !is_api_pod(pod) {
         None
@@ -68,9 +67,8 @@ pub fn is_over(status: Option<&PodStatus>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether nothing is left to be done for an ordinary pod of the API server, once nothing of it is
-/// left on this node: it is over, its status says how each of its containers ended, and nobody is
-/// deleting it.
+/// Whether an ordinary API pod needs no more work, once nothing of it is left on this node: it has
+/// ended, its status has the end of each of its containers, and it is not being deleted.
 pub fn is_settled(pod: &Pod) -> bool {
     is_over(pod.status.as_ref())
         && all_ended(pod)
@@ -78,9 +76,9 @@ pub fn is_settled(pod: &Pod) -> bool {
         && !is_mirror_pod(pod)
 }
 
-/// Whether nothing but finalizers keeps the object of an ordinary pod of the API server, once nothing of
-/// it is left on this node: it is over, its status says how each of its containers ended, and it was
-/// deleted with no grace, after which an object without finalizers is gone.
+/// Whether only finalizers keep the object of an ordinary API pod, once nothing of it is left on this
+/// node: it has ended, its status has the end of each of its containers, and it was deleted with grace
+/// period 0, after which an object without finalizers is gone.
 pub fn is_released(pod: &Pod) -> bool {
     is_over(pod.status.as_ref())
         && all_ended(pod)
@@ -89,10 +87,10 @@ pub fn is_released(pod: &Pod) -> bool {
         && !is_mirror_pod(pod)
 }
 
-/// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
-/// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
-/// and whoever makes them decides how large they are. A mirror is reduced to what it is compared by,
-/// whatever its phase: anybody who may create pods can make one. Any other pod is kept whole.
+/// Reduces an API pod to the parts that are kept once it has ended and none of its containers runs:
+/// those needed for its status, its log and its deletion. Such pods accumulate, and their creators
+/// decide how large they are. A mirror is reduced to the parts by which it is compared, whatever its
+/// phase: anybody who may create pods can create one. Any other pod is kept whole.
 pub fn remains(pod: Pod) -> Pod {
     if is_mirror_pod(&pod) {
         return mirror_remains(pod);
@@ -105,8 +103,8 @@ pub fn remains(pod: Pod) -> Pod {
     }
 }
 
-/// The identity of a mirror, its deletion, its Node, and what of its static pod it shows. Its spec is its
-/// author's, and nothing of it runs.
+/// The identity of a mirror, its deletion, its Node, and the parts that it copies from its static pod.
+/// Its spec may be from anybody, and nothing of it runs.
 fn mirror_remains(mut pod: Pod) -> Pod {
     let mut metadata = pod.metadata;
     let annotations = metadata.annotations.take().map(|mut annotations| {
@@ -163,8 +161,8 @@ fn cut(text: &mut String) {
     text.shrink_to_fit();
 }
 
-/// Reduces a pod of the API server that is being deleted, and of which nothing was ever on this node, to
-/// what its deletion is confirmed with.
+/// Reduces an API pod that is being deleted, and of which nothing was ever on this node, to the parts
+/// that confirm its deletion.
 pub fn remains_of_deleted(pod: Pod) -> Pod {
     if is_mirror_pod(&pod) || pod.metadata.deletion_timestamp.is_none() {
         return pod;
@@ -198,8 +196,8 @@ fn reduced(mut pod: Pod) -> Pod {
     pod
 }
 
-/// Reduces the status of a pod of the API server that is over to what its object is compared by: what
-/// else the containers had while they ran is no longer written.
+/// Reduces the status of an ended API pod to the parts by which its object is compared: other data of
+/// its running containers is no longer written.
 pub fn status_remains(mut status: PodStatus) -> PodStatus {
     status.conditions = status.conditions.take().map(fitted);
     status.resources = None;
@@ -251,8 +249,8 @@ fn all_ended(pod: &Pod) -> bool {
         .any(runs)
 }
 
-/// The grace of a pod that is being stopped, `known` being what it was given before: that can
-/// only become less, and never less than a second.
+/// The grace period of a pod that is being stopped. `known` is its earlier one: it can only become
+/// shorter, and never less than a second.
 pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
     let wanted = spec::termination_grace(pod);
     known
@@ -260,8 +258,8 @@ pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
         .max(GRACE_MIN)
 }
 
-/// The last status of a pod of the API server of which nothing runs any more: containers that
-/// nobody saw the end of count as killed, and the pod is over.
+/// The last status of an API pod without running containers: containers whose end is unknown count as
+/// killed, and the pod has ended.
 pub fn last_status(mut status: PodStatus) -> PodStatus {
     let initialized = status
         .conditions
@@ -293,7 +291,7 @@ pub fn last_status(mut status: PodStatus) -> PodStatus {
     status
 }
 
-/// Has containers that nobody saw the end of count as killed, of a pod of which nothing runs any more.
+/// Marks containers whose end is unknown as killed, for a pod without running containers.
 pub(crate) fn close_all<'a>(containers: impl IntoIterator<Item = &'a mut ContainerStatus>) {
     for container in containers {
         close(container);

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Variables by name.
 pub type Variables = BTreeMap<String, String>;
 
-/// Longest expanded string: what Linux takes for one argument (`MAX_ARG_STRLEN` with pages of
-/// 4 KiB). A manifest of 2 KB can ask for gigabytes otherwise.
+/// Maximum length of an expanded string: Linux's limit for one argument (`MAX_ARG_STRLEN` with pages of
+/// 4 KiB). Otherwise a manifest of 2 KB could expand to gigabytes.
 pub const STRING_MAX: usize = 128 << 10;
 
-/// Most bytes of a container's environment and command in all: what Linux takes with the usual
+/// Maximum total size of a container's environment and command in bytes: Linux's limit with the usual
 /// stack of 8 MiB (a quarter of it).
 pub const TOTAL_MAX: usize = 2 << 20;
 
@@ -26,7 +26,7 @@ const MISSING_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong;
 
-/// An expansion that no process could be started with. Names places, never values.
+/// An expansion that exceeds the limits for a process. Names positions, never values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// One string is too long.
@@ -54,7 +54,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes a string of that length, which stands at `place`.
+    /// Takes the bytes of a string of that length at position `place`.
     ///
     /// # Errors
     /// There is no room for it.
@@ -74,8 +74,8 @@ impl Budget {
     }
 }
 
-/// Replaces every `$(NAME)` of a known name by its value, once; `$$` becomes `$`. Anything else,
-/// an unknown name and an unclosed `$(` included, stays as it is.
+/// Replaces every `$(NAME)` of a known name by its value, once; `$$` becomes `$`. Everything else,
+/// including unknown names and an unclosed `$(`, stays as it is.
 ///
 /// # Errors
 /// The result would be longer than [`STRING_MAX`].
@@ -126,7 +126,7 @@ pub fn expand<'v>(
 /// Like [`expand`] for `subPathExpr`: an unknown or empty variable is an error.
 ///
 /// # Errors
-/// The error names the first variables that are missing.
+/// The first missing variables.
 pub fn expand_strict(text: &str, variables: &Variables) -> Result<String, String> {
     let mut missing = Vec::new();
     let expanded = expand(text, |name| {
@@ -142,10 +142,10 @@ pub fn expand_strict(text: &str, variables: &Variables) -> Result<String, String
     expanded.map_err(|TooLong| format!("it is longer than {STRING_MAX} bytes once expanded"))
 }
 
-/// The words of a command, expanded. `field` is where they stand.
+/// Expands the arguments of a command. `field` is their position.
 ///
 /// # Errors
-/// One is too long, or all of them are for the budget.
+/// An argument is too long, or all of them exceed the budget.
 pub fn expand_words<'v>(
     words: Option<&[String]>,
     field: &str,

@@ -1,6 +1,6 @@
-//! The fields of a pod that a failure may be about, as paths: `spec.containers[0].image`.
+//! The fields of a pod that can cause a failure, as paths: `spec.containers[0].image`.
 //!
-//! A failure names its field by the pod as it is defaulted; the manifest has it at the same place.
+//! A failure names its field in the defaulted pod; the manifest has it at the same path.
 
 use crate::api::Pod;
 use crate::api::core::{Container, ContainerPort};

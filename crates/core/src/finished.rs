@@ -1,8 +1,8 @@
-//! Pods of the API server that are over, and whose containers stay on this node for their logs.
+//! Ended API pods whose containers stay on this node for their logs.
 //!
-//! They pile up until somebody deletes them, and nothing is done about one before that. So of each
-//! only what is left of its object is kept ([`remains`](crate::ending::remains)), as compressed text,
-//! which is read when somebody asks for the pod. Decoded it takes ten times as much.
+//! They accumulate until they are deleted, and need no work before that. So only the reduced form of
+//! each object is kept ([`remains`](crate::ending::remains)), as compressed text, which is decoded when
+//! the pod is requested. Decoded it takes ten times as much.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::api::{FullName, Pod, PodUid, Watched};
 /// How well texts are compressed: better than that costs twice the time and gains one byte in fifty.
 const LEVEL: u8 = 6;
 
-/// A pod that is over, in the form in which it is kept.
+/// An ended pod, in its stored form.
 #[derive(Debug, Clone)]
 pub struct FinishedPod {
     name: FullName,
@@ -36,7 +36,7 @@ fn version(pod: &Pod) -> Option<u64> {
 }
 
 impl FinishedPod {
-    /// The short form of what is left of a pod.
+    /// Returns the stored form of a pod's reduced object.
     pub fn of(pod: &Pod) -> Option<Self> {
         let json = serde_json::to_vec(pod).ok()?;
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
@@ -48,8 +48,8 @@ impl FinishedPod {
         })
     }
 
-    /// This pod after its object has changed. `left` makes of the object what is left of it; of one that
-    /// isn't over any more nothing, and the pod stays as it was: it never starts again, whatever its status
+    /// Returns this pod after a change of its object. `left` returns the reduced object; none for a pod
+    /// that hasn't ended, and then the pod stays as it was: it never starts again, whatever its status
     /// becomes.
     #[must_use]
     pub fn changed(&self, object: &Pod, left: impl FnOnce(Pod) -> Option<Pod>) -> Self {
@@ -69,7 +69,7 @@ impl FinishedPod {
         self.has_succeeded
     }
 
-    /// Decodes the pod: the fields that are kept of it.
+    /// Decodes the pod, with the fields that are kept.
     pub fn pod(&self) -> Option<Pod> {
         // It was written here: nothing of this fails.
         let json = decompress_to_vec(&self.text).ok()?;
@@ -90,7 +90,7 @@ impl PartialEq for FinishedPods {
 }
 
 impl FinishedPods {
-    /// Whether they are one and the same.
+    /// Whether they are the same allocation.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -110,7 +110,7 @@ impl FinishedPods {
         self.0.contains_key(uid)
     }
 
-    /// A UID among them, the text of which they share.
+    /// The stored UID, whose text is shared.
     pub fn uid(&self, uid: &PodUid) -> Option<&PodUid> {
         self.0.get_key_value(uid).map(|(uid, _)| uid)
     }
@@ -135,7 +135,7 @@ impl FinishedPods {
         self.0.values().filter_map(FinishedPod::pod)
     }
 
-    /// Adds a pod, or replaces the one of its UID. Tells whether that makes a difference.
+    /// Adds a pod, or replaces the one with its UID. Returns whether that is a change.
     pub fn insert(&mut self, uid: PodUid, pod: FinishedPod) -> bool {
         if self.0.get(&uid) == Some(&pod) {
             return false;

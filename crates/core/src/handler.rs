@@ -42,7 +42,7 @@ pub enum Handler {
     Sleep(Duration),
 }
 
-/// The sender of a request, which its user agent names.
+/// The purpose of a request, which its user agent contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A probe.
@@ -88,7 +88,7 @@ pub struct HttpGet {
     pub port: u16,
     /// Path, perhaps with a query.
     pub path: String,
-    /// Headers, as they are sent. Their values may be secret.
+    /// Headers to send. Their values may be secret.
     pub headers: Vec<(String, String)>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Debug for HttpGet {
     }
 }
 
-/// Its URL as far as it may be shown: a query may hold what is nobody's business.
+/// Its URL in loggable form: a query may contain secrets.
 impl fmt::Display for HttpGet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.split(['?', '#']).next().unwrap_or_default();
@@ -119,9 +119,9 @@ pub struct GrpcCheck {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// The service that is asked about; the whole server when empty.
+    /// The service to check; empty for the whole server.
     pub service: String,
-    /// Whether to speak TLS; nobody's certificate is verified.
+    /// Whether to use TLS; certificates are not verified.
     pub tls: bool,
 }
 
@@ -131,7 +131,7 @@ pub enum HandlerError {
     /// It says nothing.
     #[error("missing handler: none of exec, httpGet, tcpSocket, grpc and sleep is set")]
     Missing,
-    /// A hook can't be a TCP connection any more; upstream accepts it, and fails.
+    /// A hook can no longer be a TCP connection; upstream accepts it, and fails.
     #[error("tcpSocket is not supported for lifecycle hooks")]
     TcpSocketHook,
     /// No port of the container has that name.
@@ -145,7 +145,7 @@ pub enum HandlerError {
     /// A number that no port has.
     #[error("invalid port number: {0}")]
     InvalidPort(i64),
-    /// The command of a probe is longer than any command may be.
+    /// The command of a probe exceeds the length limit.
     #[error(transparent)]
     Expand(#[from] ExpandError),
     /// The pod has no address yet.
@@ -153,11 +153,11 @@ pub enum HandlerError {
     NoAddress,
 }
 
-/// Returns the action of a probe. `$(VAR)` in a command stands for the literal values of the
+/// Returns the action of a probe. `$(VAR)` in a command is replaced by the literal values of the
 /// container's `env`.
 ///
 /// # Errors
-/// The probe says nothing that can be done.
+/// The handler of the probe is invalid.
 pub fn of_probe(
     probe: &Probe,
     container: &Container,
@@ -192,7 +192,7 @@ pub fn of_probe(
 /// Returns the action of a hook.
 ///
 /// # Errors
-/// The hook says nothing that can be done.
+/// The handler of the hook is invalid.
 pub fn of_hook(
     hook: &LifecycleHandler,
     container: &Container,

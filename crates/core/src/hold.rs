@@ -1,10 +1,10 @@
-//! A bad edit never hurts: what a source location's present text means for the pods, workloads and
-//! objects it described.
+//! Protects running pods from bad edits: the effect of a source location's current text on the pods,
+//! workloads and objects it described.
 //!
-//! Only removing a file, or a document from a file that is otherwise sound, takes a pod or an object
-//! away. Everything else that is wrong with a text leaves what it described before in force, as its
-//! *last good* version, with the problems attached. The caller keeps the last good version (also on
-//! disk, `source::last_good`) and says for how long it has seen the present text.
+//! Only removing a file, or a document from an otherwise valid file, removes a pod or an object. For
+//! every other problem with a text, its previous content stays in force, as its *last good* version,
+//! with the problems attached. The caller stores the last good version (also on disk,
+//! `source::last_good`) and passes how long it has seen the current text.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 use crate::sizes::{DocumentValues, Size};
 use crate::small::{SmallCollect, SmallSort};
 
-/// How long a text that looks cut off must stay the same until it is believed: longer than any
-/// editor or copy of a manifest takes between two writes, short enough not to puzzle an author who
-/// did remove the end of the file. A guess.
+/// How long a text that looks truncated must stay the same until it is accepted: longer than any editor
+/// or copy of a manifest takes between two writes, short enough not to puzzle an author who did remove
+/// the end of the file. A guess.
 pub const HALF_WRITTEN_HOLD: Duration = Duration::from_secs(10);
 
 /// The last good version of one document.
@@ -29,19 +29,19 @@ pub struct LastGoodDocument {
     pub number: u32,
     /// Its key.
     pub key: DocumentKey,
-    /// The number of values in its lists and mappings, as often as it has pods.
+    /// The number of values in its lists and mappings, multiplied by the number of its pods.
     pub values: usize,
     /// Its content.
     pub content: Accepted,
 }
 
-/// The last good version of everything one location describes. Its `Debug` text doesn't hold the
-/// text, which may contain secrets.
+/// The last good version of everything in one location. Its `Debug` text doesn't contain the text,
+/// which may contain secrets.
 #[derive(Clone, PartialEq, Default)]
 pub struct LastGood {
-    /// The text last acted upon: what a half-written one is recognised against.
+    /// The last accepted text, which a half-written one is compared with.
     pub raw: Arc<str>,
-    /// Whether the text may hold a Secret: it is kept in memory only then.
+    /// Whether the text may contain a Secret: it is then kept in memory only.
     pub may_hold_secret: bool,
     /// Its documents, in their order.
     pub documents: Vec<LastGoodDocument>,
@@ -74,11 +74,11 @@ pub struct Present<'a> {
     pub source: PodSource,
     /// File path or URL.
     pub location: &'a str,
-    /// The present bytes; empty when they can't be read, which `parsed` then says.
+    /// The current bytes; empty if they can't be read, in which case `parsed` is the error.
     pub raw: &'a [u8],
     /// Their parsed form.
     pub parsed: &'a Parsed,
-    /// For how long the bytes have been the same.
+    /// How long the bytes have been the same.
     pub seen_for: Duration,
 }
 
@@ -93,16 +93,16 @@ pub struct FileDecision {
     pub workloads: Vec<SourceWorkload>,
     /// Problems that belong to none of the pods.
     pub problems: Vec<Diagnostic>,
-    /// The number of values in lists and mappings of what is in force, as often as there are pods of
-    /// them.
+    /// The number of values in lists and mappings of the content in force, multiplied by the number of
+    /// its pods.
     pub values: usize,
-    /// The new last good version; none when it stays as it was.
+    /// The new last good version; none if it stays as it was.
     pub last_good: Option<LastGood>,
-    /// When to decide again though nothing changes: the text looks half-written.
+    /// When to decide again though nothing changes, because the text looks half-written.
     pub look_again: Option<Duration>,
 }
 
-/// Decides what is in force for one location.
+/// Decides which content is in force for one location.
 ///
 /// - The text as a whole can't be used, or has become empty: everything last good is held.
 /// - It looks cut off: everything is held until it has stayed so for [`HALF_WRITTEN_HOLD`], and for as
@@ -156,19 +156,20 @@ fn hold_all(
 }
 
 impl FileDecision {
-    /// Whether something of the last good version is in force in the place of what is rejected.
+    /// Whether a part of the last good version is in force in place of a rejected one.
     pub fn holds(&self) -> bool {
         self.pods.iter().any(|pod| pod.held)
             || self.objects.iter().any(|object| object.held)
             || self.workloads.iter().any(|workload| workload.held)
     }
 
-    /// Whether nothing is in force but what was in force before.
+    /// Whether everything in force was in force before.
     pub fn is_former(&self) -> bool {
         self.holds() && self.last_good.is_none()
     }
 
-    /// The size of what is in force, for a text of `bytes` bytes where `former` bytes were in force.
+    /// The size of the content in force, for a text of `bytes` bytes where `former` bytes were in
+    /// force.
     pub fn size(&self, bytes: usize, former: usize) -> Size {
         let bytes = if self.is_former() {
             former
@@ -297,9 +298,9 @@ fn origin(present: Present<'_>, document: u32, position: Option<Position>) -> Or
     }
 }
 
-/// Whether the text looks like the beginning of a longer one: it is a strict prefix of the last
-/// good text with other pods in it, or it is shorter and ends in the middle of a line where the
-/// last good one did not.
+/// Whether the text looks like the beginning of a longer one: it is a strict prefix of the last good
+/// text with different pods in it, or it is shorter and ends in the middle of a line although the last
+/// good one did not.
 fn looks_cut_off(present: Present<'_>, good: &LastGood) -> Option<Diagnostic> {
     let before = good.raw.as_bytes();
     if present.raw.len() >= before.len() || same_documents(present.parsed, &good.documents) {

@@ -1,8 +1,8 @@
-//! The access to the host that the agent needs, and what doesn't work without it.
+//! The access to the host that the agent needs, and the effects of missing access.
 //!
-//! On the machine itself all of it is there. In a container each need has to be granted, and one
-//! that was forgotten shows long after the start and far from its cause; so it is told at once, with
-//! what it costs and how it is mended.
+//! On the machine itself, everything is accessible. In a container, each access has to be granted, and
+//! a forgotten one would show long after the start and far from its cause; so it is reported
+//! immediately, with its effects and the solution.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ crate::words! {
         Network = "Network",
         /// The kernel's rules for host ports.
         PortRules = "PortRules",
-        /// Mounts that the agent makes below its root are seen by the Engine.
+        /// The Engine sees mounts that the agent makes below its root.
         Propagation = "Propagation",
         /// The Engine's process ids.
         Processes = "Processes",
@@ -31,7 +31,7 @@ crate::words! {
     pub fn as_str;
 }
 
-/// Whether something is there; `Unknown` where nothing could tell.
+/// Whether an access exists; `Unknown` if that can't be determined.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Found {
     /// Nothing could tell.
@@ -57,23 +57,23 @@ impl Found {
 /// The agent's access to its host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostAccess {
-    /// Whether the Engine sees other files than the agent: it is in a container, or elsewhere.
+    /// Whether the Engine sees other files than the agent, which is in a container or on another host.
     pub is_apart: bool,
     /// Whether the Engine's socket can be connected to.
     pub socket: Found,
-    /// Whether the Engine finds the agent's root where the agent has it.
+    /// Whether the Engine sees the agent's root at the same path.
     pub root: Found,
     /// Whether the Engine has the network that pods are attached to.
     pub pod_network: Found,
     /// Whether the agent is in the Engine's network.
     pub network: Found,
-    /// Whether the kernel takes the agent's rules for host ports.
+    /// Whether the kernel accepts the agent's rules for host ports.
     pub port_rules: Found,
-    /// Whether the Engine sees what the agent mounts.
+    /// Whether the Engine sees the agent's mounts.
     pub propagation: Found,
     /// Whether the Engine's processes are seen.
     pub processes: Found,
-    /// Whether what was named as the host's file system is that; `Unknown` where nothing was.
+    /// Whether the configured path is the host's file system; `Unknown` if none is configured.
     pub host_root: Found,
 }
 

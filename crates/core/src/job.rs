@@ -1,9 +1,10 @@
-//! Jobs of manifests: which pods of a Job are to exist now, and when it is over.
+//! Jobs of manifests: which pods of a Job must exist now, and when it has ended.
 //!
-//! A Job's document stands for pods that come one after the other, and which ones depends on what
-//! became of those before. All that has to be known of those is in a [`JobRecord`]: [`decide`] makes
-//! the next one of it, of the document and of what is seen, and [`pods`] the pods that it stands for.
-//! If the record is stored before these pods are started or removed, each success counts once.
+//! A Job's document describes pods that run one after the other, and the next ones depend on the
+//! outcome of earlier ones. A [`JobRecord`] has everything that must be known about those: [`decide`]
+//! computes the next record from it, the document and the observed state, and [`pods`] the pods that it
+//! describes. If the record is stored before these pods are started or removed, each success counts
+//! once.
 //!
 //! Upstream: `pkg/controller/job/job_controller.go`.
 
@@ -64,8 +65,7 @@ crate::display!(JobName, "{}/{}", namespace, name);
 pub struct Job {
     /// Its name.
     pub name: JobName,
-    /// The hash of the part of the document that makes it another Job: with another one, it runs
-    /// again.
+    /// The hash of the part of the document that identifies the run: if it changes, the Job runs again.
     pub content: String,
     /// The rules for its pods together.
     pub rules: Rules,
@@ -75,7 +75,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// The CronJob that it is a run of, if it is one.
+    /// The CronJob that it is a run of, if any.
     pub fn cron_job(&self) -> Option<&str> {
         annotation(&self.template.metadata, keys::CRON_JOB)
     }

@@ -26,7 +26,7 @@ impl LabelSelector {
         self.is_met(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Whether labels meet every requirement: `value` returns the value of the label with that key.
+    /// Whether labels meet every requirement; `value` returns the value of a label by its key.
     pub fn is_met<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|requirement| {
             let values = requirement.values.as_deref().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! PURE: every decision about pods.
 //!
-//! Nothing here is async, reads a clock, takes a lock, logs or does I/O: `now` is an argument,
-//! results are values, and equal arguments give equal results. What the outside world looks like
-//! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
-//! ([`plan::Plan`], [`merge::Merged`], statuses).
+//! Nothing here is async, reads a clock, takes a lock, logs or does I/O: `now` is an argument, results
+//! are values, and equal arguments give equal results. The state of the outside world is passed as
+//! values ([`observed`], [`desired`]); the actions are returned as values ([`plan::Plan`],
+//! [`merge::Merged`], statuses).
 
 #![cfg_attr(
     test,

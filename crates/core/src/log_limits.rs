@@ -1,4 +1,4 @@
-//! Limits of a container's log: when it is rotated, and how many files of it are kept.
+//! Limits of a container's log: the size at which it is rotated, and the number of files.
 
 use crate::api::Pod;
 use crate::api::quantity::Quantity;
@@ -9,11 +9,11 @@ const MAX_FILES: &str = "mirrorlet.dev/container-log-max-files";
 /// All annotations about logs.
 pub(crate) const ALL: [&str; 2] = [MAX_SIZE, MAX_FILES];
 
-/// Smallest limit of a file, in bytes: one line of the longest that an Engine writes at once fits.
+/// Minimum size of a file, in bytes: the longest line that an Engine writes at once fits into it.
 pub const SIZE_MIN: u64 = 32 << 10;
-/// Smallest number of files, as the kubelet has it: with one, a rotation would lose everything.
+/// Minimum number of files, as in the kubelet: with one, a rotation would lose everything.
 pub const FILES_MIN: u32 = 2;
-/// Largest number of files: a file name of each is tried at every rotation.
+/// Maximum number of files: each rotation tries the name of each file.
 pub const FILES_MAX: u32 = 1000;
 
 /// Limits of each container's log.
@@ -21,7 +21,7 @@ pub const FILES_MAX: u32 = 1000;
 pub struct LogLimits {
     /// Size of a file at which it is rotated, in bytes.
     pub max_size: u64,
-    /// Largest number of files, with the one that is written.
+    /// Maximum number of files, including the current one.
     pub max_files: u32,
 }
 
@@ -43,10 +43,10 @@ pub struct OwnLimits {
 }
 
 impl OwnLimits {
-    /// Takes in one annotation.
+    /// Applies one annotation.
     ///
     /// # Errors
-    /// Its value is none that it can have; the words say what it has to be.
+    /// Its value is invalid; the message describes a valid one.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             MAX_SIZE => {
@@ -71,12 +71,12 @@ impl OwnLimits {
     }
 }
 
-/// The limits of a pod's containers; `node` are those of the node, none where it leaves them to the
-/// Engine. Annotations of a static pod replace the node's; those of a Pod of the API server, whose
-/// author needn't be trusted with the node's disk, can only be lower.
+/// The limits of a pod's containers; `node` are those of the node, none if it leaves them to the
+/// Engine. Annotations of a static pod replace the node's; those of an API pod, whose author isn't
+/// trusted with the node's disk, can only be lower.
 ///
 /// # Errors
-/// An annotation has a value that it can't have.
+/// An annotation has an invalid value.
 pub fn log_limits(pod: &Pod, node: Option<LogLimits>) -> Result<Option<LogLimits>, String> {
     let mut own = OwnLimits::default();
     for (key, value) in pod.metadata.annotations.iter().flatten() {

@@ -25,7 +25,7 @@ pub enum NoLog {
         /// Its pod.
         pod: String,
     },
-    /// It ended, and what it left is gone.
+    /// It has ended, and its container is removed.
     #[error("container {container:?} in pod {pod:?} is terminated")]
     Terminated {
         /// The container.
@@ -67,7 +67,7 @@ fn waits_for(reason: &str) -> String {
 /// The instance of a container whose log is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instance<'a> {
-    /// The one that runs, else the one that ended last.
+    /// The running one, otherwise the one that ended last.
     Newest,
     /// The one that ended before that.
     Previous,
@@ -75,10 +75,10 @@ pub enum Instance<'a> {
     WithId(&'a str),
 }
 
-/// The id of the instance whose log is wanted.
+/// Returns the id of the instance whose log is requested.
 ///
 /// # Errors
-/// There is none.
+/// There is no such instance.
 pub fn choose_log_instance(
     status: &core::PodStatus,
     pod: &str,

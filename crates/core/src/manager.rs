@@ -1,9 +1,9 @@
-//! Wanted pods and their mirrors, indexed: what `PodManager` knows at one moment.
+//! Wanted pods and their mirrors, indexed: the data of `PodManager` at one moment.
 //!
-//! A *mirror pod* stands for a static pod in the API server. It is known by its full name and by
-//! the UID the API server gave it; what runs is always the static pod, under its own *resolved*
-//! UID. This table answers every question about which is which. `store::pods::PodManager` shares
-//! it, and is the only place that keeps one.
+//! A *mirror pod* represents a static pod in the API server. It is identified by its full name and by
+//! the UID that the API server assigned; the pod that runs is always the static pod, under its own
+//! *resolved* UID. This table maps between the two. `store::pods::PodManager` shares it, and is the
+//! only owner of one.
 //!
 //! Upstream: `pkg/kubelet/pod/pod_manager.go`.
 
@@ -15,7 +15,7 @@ use crate::desired::PodSource;
 use crate::small::SmallCollect;
 use crate::spec::annotation;
 
-/// Whether a pod is a mirror pod: it carries the mirror annotation, whatever its value.
+/// Whether a pod is a mirror pod: it has the mirror annotation, whatever its value.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsMirrorPod`).
 pub fn is_mirror_pod(pod: &Pod) -> bool {
@@ -24,8 +24,8 @@ pub fn is_mirror_pod(pod: &Pod) -> bool {
 
 /// Whether a pod is a static pod: it comes from a file or URL, and is not a mirror.
 ///
-/// A mirror carries a copy of its static pod's annotations, the source among them, so it is asked
-/// first whether the pod is a mirror.
+/// A mirror has a copy of its static pod's annotations, including the source, so that it must be
+/// checked first whether the pod is a mirror.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsStaticPod`).
 pub fn is_static_pod(pod: &Pod) -> bool {
@@ -35,8 +35,8 @@ pub fn is_static_pod(pod: &Pod) -> bool {
             .any(|source| annotation(&pod.metadata, keys::CONFIG_SOURCE) == Some(source.as_str()))
 }
 
-/// Whether `mirror` is the mirror of `pod` as it is now: same name and namespace, and its mirror
-/// annotation equals the pod's hash. Nothing else is compared.
+/// Whether `mirror` is the mirror of the current version of `pod`: same name and namespace, and its
+/// mirror annotation equals the pod's hash. Nothing else is compared.
 ///
 /// Upstream: `pkg/kubelet/pod/mirror_client.go` (`IsMirrorPodOf`).
 pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
@@ -111,9 +111,9 @@ impl PodTable {
 
     /// Removes a pod or mirror, by UID and by full name.
     ///
-    /// The full name's entry goes even when another UID holds it by now, so a removal must be
-    /// delivered before the addition of a successor. A removed pod's translations stay until its
-    /// mirror goes: while the pod terminates, its mirror's UID still leads to it.
+    /// The full name's entry is removed even if another UID has it by now, so a removal must be
+    /// delivered before the addition of a successor. A removed pod's translations stay until its mirror
+    /// is removed: while the pod terminates, its mirror's UID still translates to it.
     pub fn remove_pod(&mut self, pod: &Pod) {
         let name = FullName::of(pod);
         if is_mirror_pod(pod) {
@@ -137,12 +137,12 @@ impl PodTable {
         self.by_full_name.get(name).cloned()
     }
 
-    /// The pod of that namespace and name; never a mirror.
+    /// The pod with that namespace and name; never a mirror.
     pub fn get_pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.get_pod_by_full_name(&FullName::new(name, namespace))
     }
 
-    /// The pod of exactly that UID; never a mirror, and nothing is translated.
+    /// The pod with exactly that UID; never a mirror, and without translation.
     pub fn get_pod_by_uid(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.by_uid.get(&ResolvedPodUid::from(uid.clone())).cloned()
     }
@@ -172,8 +172,8 @@ impl PodTable {
             .collect()
     }
 
-    /// The UID of the pod that runs: a mirror's UID becomes its static pod's; any other, the
-    /// empty one included, stays as it is.
+    /// The UID of the pod that runs: a mirror's UID becomes its static pod's; any other, including the
+    /// empty one, stays as it is.
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let translation = self.translations.get(&MirrorPodUid::from(uid.clone()));
         translation.cloned().unwrap_or_else(|| uid.clone().into())

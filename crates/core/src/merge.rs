@@ -1,4 +1,4 @@
-//! Sets from all sources → one desired set, conflicts named.
+//! Merges the sets of all sources into one desired set, and reports conflicts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ mod incumbents;
 pub mod plan;
 mod workloads;
 
-/// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
+/// Name of a configured source. Ordered by precedence: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceName {
     /// Kind of source.
@@ -47,7 +47,7 @@ impl SourceName {
         }
     }
 
-    /// Whether that is a document of the source: of its URL, or of a file of its directory.
+    /// Whether the document belongs to the source: to its URL, or to a file of its directory.
     pub fn has(&self, origin: &Origin) -> bool {
         let is_same = *self.location == *origin.location;
         let is_below = Path::new(&origin.location).starts_with(&*self.location);
@@ -61,13 +61,13 @@ crate::display!(SourceName, "{} {}", source, location);
 /// The desired pods of all sources together.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Merged {
-    /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
-    /// server may have the name of one of them.
+    /// The pods to run, by UID. No two pods of manifests have the same full name; an API pod may have
+    /// the name of one of them.
     pub pods: BTreeMap<PodUid, SourcePod>,
-    /// The pods that run beside one of [`pods`](Self::pods) with their full name until they are
-    /// judged, by UID. Nobody is told of them but those who run them.
+    /// The pods that run beside one of [`pods`](Self::pods) with their full name until they are judged,
+    /// by UID. Only the parts that run them use these.
     pub beside: BTreeMap<PodUid, SourcePod>,
-    /// The API server's pods that are over and whose containers stay for their logs.
+    /// The API server's ended pods whose containers stay for their logs.
     pub finished: FinishedPods,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
@@ -75,25 +75,26 @@ pub struct Merged {
     pub sets: BTreeMap<WorkloadKey, Arc<StatefulSet>>,
     /// The documents of [`sets`](Self::sets), and whether each is held at its last good version.
     pub set_origins: BTreeMap<WorkloadKey, (Origin, bool)>,
-    /// The pods of `StatefulSet`s whose turn to start or to stop has not come.
+    /// The pods of `StatefulSet`s that wait for their turn to start or to stop.
     pub waits: BTreeMap<FullName, Waiting>,
-    /// The pods that stand for Jobs and CronJobs, which are replaced by others in [`pods`](Self::pods).
+    /// The pods that represent Jobs and CronJobs, which others replace in [`pods`](Self::pods).
     pub runs: BTreeMap<FullName, Incumbent>,
     /// The documents that have the names of workloads.
     pub workloads: BTreeMap<WorkloadKey, Origin>,
-    /// Why a pod of a workload doesn't run that has the full name or UID of another: of several the first.
+    /// Why a pod of a workload doesn't run because another has its full name or UID; the first of
+    /// several.
     pub clashes: BTreeMap<WorkloadKey, String>,
     /// The bindings of claims.
     pub bindings: Bindings,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each
-    /// object that another document defines, and for each reference that leads nowhere.
+    /// object that another document defines, and for each unresolved reference.
     pub conflicts: Vec<Diagnostic>,
-    /// The sources that have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
-    /// still be wanted by it.
+    /// The sources that have delivered. Before that, a source may still have a pod that is missing from
+    /// [`pods`](Self::pods).
     pub delivered: Delivered,
     /// The directories and URLs among those that have not delivered.
     pub awaited: BTreeSet<SourceName>,
-    /// Whether each pod is the version of it that runs. Before the runtime was listed it is the newest one.
+    /// Whether each pod is the version that runs. Before the runtime was listed it is the newest one.
     pub settled: bool,
 }
 
@@ -122,8 +123,8 @@ impl Merged {
         }
     }
 
-    /// Has `known`, whose source has not delivered yet, stay in the place of the pod with that UID, which
-    /// has its name.
+    /// Keeps `known`, whose source has not delivered yet, in place of the pod with that UID, which has
+    /// its name.
     pub fn keep(&mut self, uid: &PodUid, known: SourcePod) {
         let Some(loser) = self.pods.remove(uid) else {
             return;
@@ -134,12 +135,12 @@ impl Merged {
         self.pods.insert(known.uid(), known);
     }
 
-    /// Gives each pod what was noted on it by the merge before, or now for the first time. `given` are
-    /// the pods of that merge as their sources had them: where one is the same, so is what was made
-    /// of it. Returns those of this one.
+    /// Copies the annotations of the previous merge to each pod, or sets them on new ones. `given` are
+    /// the pods of that merge as delivered: for an unchanged pod, the earlier result is reused. Returns
+    /// those of this merge.
     ///
-    /// Pods of the API server that are over are left as they are: they pile up, nobody asks when one was
-    /// first seen, and so there is one copy of each.
+    /// The API server's ended pods are left as they are: they accumulate, their first-seen time is
+    /// never needed, and so there is one copy of each.
     pub fn carry_over(
         &mut self,
         before: &Self,
@@ -178,9 +179,9 @@ impl Merged {
         }
     }
 
-    /// Keeps the bindings of `before`, and adds those of the claims that pods of manifests use. A
-    /// claim is bound only once every source has delivered its volumes. Claims that are bound and that
-    /// are a `StatefulSet`'s stay its own when it was scaled down.
+    /// Keeps the bindings of `before`, and adds those of the claims that pods of manifests use. A claim
+    /// is bound only once every source has delivered its volumes. Bound claims of a `StatefulSet` stay
+    /// its own when it is scaled down.
     pub fn bind_claims(&mut self, before: &Bindings) {
         self.bindings.clone_from(before);
         self.keep_left_claims();
@@ -218,8 +219,8 @@ impl Merged {
         }
     }
 
-    /// The incumbents of the next merge. A pod whose newest version doesn't run has the document of that
-    /// version.
+    /// The incumbents of the next merge. For a pod whose newest version doesn't run, the document is
+    /// that of the newest version.
     pub fn incumbents(&self) -> Incumbents {
         let mut pods = incumbents::of_pods(self.pods.values().filter(|pod| !pod.is_api()));
         pods.extend(self.runs.clone());
@@ -233,14 +234,13 @@ impl Merged {
 
 /// Merges the sets of all sources.
 ///
-/// Of several pods with one full name (or one UID), the incumbent stays as long as a source offers
+/// Of several pods with the same full name (or UID), the incumbent stays as long as a source delivers
 /// it, also edited at its place; without one, the first by source kind, location and document runs. The
-/// others are reported. Pods that stand for Jobs and CronJobs are no exception, nor are workloads, also
-/// of no pods.
-/// The order in which sets list their pods makes no difference. Names of pods of the API server
-/// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
+/// others are reported. Pods that represent Jobs and CronJobs are no exception, nor are workloads, even
+/// without pods. The order of pods within the sets makes no difference. Names of API pods are
+/// independent: as upstream, such a pod runs beside a manifest's with the same name.
 ///
-/// Of several documents of one object, the one of `before` stays as long as its place offers it.
+/// Of several documents of one object, the one in `before` stays as long as its place delivers it.
 pub fn merge_sources(
     sources: &BTreeMap<SourceName, SourceState>,
     incumbents: &Incumbents,

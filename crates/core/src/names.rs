@@ -1,7 +1,7 @@
-//! Names by which the pods of manifests reach one another, without a DNS server.
+//! Names by which the pods of manifests resolve each other, without a DNS server.
 //!
 //! [`Names`] is a table of names and addresses: each pod by its own names, and each `Service` of a
-//! manifest by the pods that it selects. Hosts files of pods hold the part of it that a pod of their
+//! manifest by the pods that it selects. Pods' hosts files contain the part of it that a pod in their
 //! namespace may use.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,14 +70,14 @@ struct Claim {
     target: usize,
 }
 
-/// A name with what it leads to.
+/// A name with its addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownName<'a> {
     /// The name.
     pub name: &'a str,
-    /// The only namespace whose pods know it; none where all do.
+    /// The only namespace whose pods can resolve it; none if all can.
     pub namespace: Option<&'a str>,
-    /// Its addresses; none where a Service has no Ready pod.
+    /// Its addresses; empty if a Service has no Ready pod.
     pub addresses: &'a [IpAddr],
 }
 
@@ -105,7 +105,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The names of these pods and Services. `cluster_domain` ends their longest form.
+    /// Returns the names of these pods and Services. Their longest form ends with `cluster_domain`.
     pub fn new<'a>(
         pods: &[NamedPod],
         services: impl Iterator<Item = &'a Service>,
@@ -144,8 +144,8 @@ impl Names {
         })
     }
 
-    /// The lines for the hosts file of a pod in `namespace`, with a comment above them; empty where
-    /// there are none. Names that `text` has, the rest of the file, are left out.
+    /// The lines for the hosts file of a pod in `namespace`, with a comment above them; empty if there
+    /// are none. Names in `text`, the rest of the file, are skipped.
     pub fn lines(&self, namespace: &str, text: &str) -> String {
         let written: BTreeSet<&str> = text
             .lines()
@@ -334,8 +334,8 @@ fn write_lines(into: &mut String, address: IpAddr, names: &[&str]) {
     into.push('\n');
 }
 
-/// The name of a pod as its manifest has it: without the node's, which a static pod's ends with. A
-/// pod of which only its containers are left, and its source with them unknown, counts as static.
+/// The name of a pod in its manifest: without the node's suffix of a static pod. A pod of which only
+/// containers are left, without its source, counts as static.
 pub fn manifest_name(pod: &Pod) -> &str {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = spec::spec(pod).node_name.as_deref().unwrap_or_default();
@@ -361,7 +361,7 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
 }
 
 /// The ports of a Service that its pods don't serve under the Service's number: a `targetPort` that
-/// is the name of another port of a container, or of none.
+/// names another port of a container, or no port.
 pub fn port_problems<'a>(
     service: &Service,
     location: &str,
@@ -400,7 +400,7 @@ pub fn port_problems<'a>(
     found.into_iter().map(diagnostic).collect()
 }
 
-/// The fields of a Service that [`port_problems`] may be about.
+/// The fields of a Service in problems of [`port_problems`].
 pub(crate) fn target_ports(service: &Service) -> Vec<Path> {
     let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
     let named = ports.into_iter().flatten().enumerate();
@@ -419,8 +419,8 @@ fn named_port(port: Option<&IntOrString>) -> Option<&str> {
     }
 }
 
-/// The port at which a pod serves a port of a Service: the number of its `targetPort`, which may be
-/// the name of a container's port; none where the pod has no port of that name.
+/// The port of a pod behind a port of a Service: the number of its `targetPort`, which may be the name
+/// of a container's port; none if the pod has no port with that name.
 ///
 /// Upstream: `FindPort` of `pkg/api/v1/pod/util.go`.
 pub fn port_of_pod(port: &ServicePort, pod: &Pod) -> Option<i32> {

@@ -1,8 +1,9 @@
-//! The API objects that a pod refers to, and the results of reading them, as values. Pods of the API
-//! server refer to objects there, pods of manifests to those of manifests alone.
+//! The API objects that a pod refers to, and the results of reading them, as values. API pods refer to
+//! objects in the API server, pods of manifests only to those of manifests.
 //!
-//! [`references`] says what a pod needs; whoever can ask fills an [`ObjectSet`]; environment and
-//! volumes are decided from that alone. Values of objects never reach a message or a `Debug` text.
+//! [`references`] returns the objects that a pod needs; a provider fills an [`ObjectSet`]; environment
+//! and volumes are computed from that alone. Values of objects never appear in a message or a `Debug`
+//! text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +31,7 @@ crate::words! {
         ConfigMap = "ConfigMap",
         /// A `Secret`.
         Secret = "Secret",
-        /// A `Service`. No pod refers to one; its name leads to the pods that it selects.
+        /// A `Service`. No pod refers to one; its name resolves to the pods that it selects.
         Service = "Service",
         /// A `PersistentVolumeClaim`.
         Claim = "PersistentVolumeClaim",
@@ -134,7 +135,7 @@ pub enum ObjectError {
         /// Why.
         cause: String,
     },
-    /// This node may not have it.
+    /// This node may not read it.
     #[error("this node is not allowed to read {what}: {cause}")]
     Forbidden {
         /// The requested object.
@@ -142,7 +143,7 @@ pub enum ObjectError {
         /// The API server's words.
         cause: String,
     },
-    /// There is no room for it in this node's memory.
+    /// It exceeds the memory limit of this node.
     #[error("{what} is not loaded: {cause}")]
     TooMuch {
         /// The requested object.
@@ -150,7 +151,7 @@ pub enum ObjectError {
         /// Why.
         cause: String,
     },
-    /// It can't be told: the API server doesn't answer, or answered with an error of its own.
+    /// It is unknown: the API server doesn't answer, or answered with an internal error.
     #[error("failed to get {what}: {cause}")]
     Away {
         /// The requested object.
@@ -175,21 +176,21 @@ impl ObjectError {
     }
 }
 
-/// A token of a service account. Its `Debug` text doesn't hold it.
+/// A token of a service account. Its `Debug` text doesn't contain it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// The token itself.
     pub secret: String,
     /// From when on it is worthless.
     pub expires_at: Timestamp,
-    /// From when on another one is to be asked for.
+    /// When to request a new one.
     pub refresh_at: Timestamp,
 }
 
 crate::partial_debug!(Token, expires_at, refresh_at);
 
-/// When a token is to be asked for anew: after four fifths of its lifetime, and at most after a
-/// day. `jitter` is taken off, so that tokens issued together are not renewed together.
+/// When to renew a token: after four fifths of its lifetime, and at most after a day. `jitter` is
+/// subtracted, so that tokens issued together are not renewed together.
 ///
 /// Upstream: `requiresRefresh` of `pkg/kubelet/token/token_manager.go`.
 pub fn token_refresh_at(
@@ -230,7 +231,7 @@ pub struct ServicePortFacts {
 }
 
 impl ServiceFacts {
-    /// The facts of a service; none of one without an address or port.
+    /// The facts of a service; none for one without an address or port.
     pub fn of(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let cluster_ip = spec.cluster_ip.clone()?;
@@ -256,7 +257,7 @@ impl ServiceFacts {
     }
 }
 
-/// Everything of the API server that a pod's containers and volumes are made from.
+/// All API objects from which a pod's containers and volumes are built.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct References {
     /// Objects by name.
@@ -285,7 +286,7 @@ pub struct ObjectSet {
     pub claims: BTreeMap<String, Result<Arc<Storage>, ObjectError>>,
     /// Tokens.
     pub tokens: BTreeMap<TokenKey, Result<Token, ObjectError>>,
-    /// Services of all namespaces; none where the pod is not told of any.
+    /// Services of all namespaces; none if the pod gets no variables for services.
     pub services: Option<Result<Arc<[ServiceFacts]>, ObjectError>>,
 }
 
@@ -301,25 +302,25 @@ impl fmt::Debug for ObjectSet {
 }
 
 impl ObjectSet {
-    /// The config map of that name; one that was not asked for is missing.
+    /// The config map with that name; missing if it was not requested.
     pub fn config_map(&self, name: &str) -> Result<&ConfigMap, ObjectError> {
         let none = || missing(ObjectKind::ConfigMap, name);
         got(self.config_maps.get(name), none).map(Arc::as_ref)
     }
 
-    /// The secret of that name; one that was not asked for is missing.
+    /// The secret with that name; missing if it was not requested.
     pub fn secret(&self, name: &str) -> Result<&Secret, ObjectError> {
         let none = || missing(ObjectKind::Secret, name);
         got(self.secrets.get(name), none).map(Arc::as_ref)
     }
 
-    /// The storage of the claim of that name; one that was not asked for is missing.
+    /// The storage of the claim with that name; missing if it was not requested.
     pub fn claim(&self, name: &str) -> Result<Arc<Storage>, ObjectError> {
         let found = self.claims.get(name).cloned();
         found.unwrap_or_else(|| Err(missing(ObjectKind::Claim, name)))
     }
 
-    /// The token of that key; one that was not asked for is missing.
+    /// The token with that key; missing if it was not requested.
     pub fn token(&self, key: &TokenKey) -> Result<&Token, ObjectError> {
         got(self.tokens.get(key), || ObjectError::NotFound {
             resource: "serviceaccount",
@@ -327,7 +328,7 @@ impl ObjectSet {
         })
     }
 
-    /// When the first of the tokens is to be renewed.
+    /// When the first of the tokens must be renewed.
     pub fn refresh_at(&self) -> Option<Timestamp> {
         self.tokens
             .values()
@@ -358,7 +359,7 @@ pub fn is_static(pod: &Pod) -> bool {
     annotation(&pod.metadata, keys::CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
-/// Returns the objects that a pod refers to. A static pod has no tokens and is told of no services:
+/// Returns the objects that a pod refers to. A static pod has no tokens and no variables for services:
 /// it must run without an API server.
 pub fn references(pod: &Pod) -> References {
     let mut found = References {
@@ -381,7 +382,7 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
-/// The key of a token that a volume of the pod holds.
+/// The key of a token in a volume of the pod.
 pub fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i64>) -> TokenKey {
     let account = spec::spec(pod).service_account_name.as_deref();
     TokenKey {

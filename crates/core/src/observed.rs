@@ -1,7 +1,7 @@
 //! The observed state of a pod in the runtime, as values.
 //!
-//! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`):
-//! what a runtime reports about containers, without a word about how it learnt it.
+//! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`): a
+//! runtime's reports about containers, independent of how it obtained them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ crate::words! {
         Sidecar = "sidecar",
         /// A regular container.
         App = "app",
-        /// A container that was added to a running pod to look into it; never started twice.
+        /// An ephemeral container, which was added to a running pod for debugging; never started twice.
         Ephemeral = "ephemeral",
     }
     /// The role as written in labels.
@@ -56,9 +56,9 @@ impl Role {
     }
 }
 
-/// How long a container that a user stopped with docker is left alone: `docker restart` starts it
-/// again within this time, and two instances must not run side by side. The Engine begins that
-/// start at once, and answers no inspect of the container while it lasts.
+/// How long a container that a user stopped with docker is left alone: `docker restart` starts it again
+/// within this time, and two instances must not run side by side. The Engine begins that start
+/// immediately, and answers no inspect of the container before it is complete.
 pub const BY_HAND_SETTLES: Duration = Duration::from_millis(500);
 
 crate::words! {
@@ -90,12 +90,12 @@ crate::words! {
 pub struct UserActionRecord {
     /// The action.
     pub what: UserAction,
-    /// When it was noticed; of a stop, when its last step was.
+    /// When it was noticed; for a stop, when its last step was.
     pub at: Timestamp,
 }
 
 impl UserActionRecord {
-    /// How long the instance may still be started again by the same action.
+    /// How long the same action may still start the instance again.
     pub fn settles(&self, now: Timestamp) -> Option<Duration> {
         match self.what {
             UserAction::Signalled | UserAction::Stopped => {
@@ -120,7 +120,7 @@ pub struct ContainerHash(pub u32);
 
 crate::display!(ContainerHash, "{:x}", 0);
 
-/// One instance of a container of a pod's spec, as seen in the runtime.
+/// One instance of a container of a pod's spec, as observed in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerStatus {
     /// The runtime's identity of the instance.
@@ -165,9 +165,9 @@ const OOM_KILLED: &str = "OOMKilled";
 /// Exit code of a process that was killed.
 const EXIT_KILLED: i32 = 137;
 
-/// The exit code by which rules, policies and the pod's status judge an instance that ended. A regular
-/// init container that was killed for its memory failed, whatever code it ended with: one of its
-/// processes may have been killed, and another one ended well.
+/// The exit code that rules, policies and the pod's status use for an ended instance. A regular init
+/// container that was OOM-killed counts as failed, regardless of its exit code: one of its processes
+/// may have been killed, while another one ended well.
 ///
 /// Upstream: `pkg/kubelet/kuberuntime/helpers.go` (`isInitContainerFailed`). Upstream's status goes by the
 /// code alone, so that such a pod which is never restarted is stopped and stays Pending.
@@ -180,14 +180,14 @@ pub fn judged_exit_code(role: Role, exit_code: i32, reason: &str) -> i32 {
 }
 
 impl ContainerStatus {
-    /// Whether the instance ended well: exit code 0 and not killed for its memory.
+    /// Whether the instance ended well: exit code 0 and not OOM-killed.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited
             && self.exit_code == Some(0)
             && &*self.reason != OOM_KILLED
     }
 
-    /// The exit code of an ended instance, as it is [judged](judged_exit_code).
+    /// The exit code of an ended instance that rules use, see [`judged_exit_code`].
     pub fn judged_exit_code(&self) -> i32 {
         judged_exit_code(self.role, self.exit_code.unwrap_or_default(), &self.reason)
     }
@@ -220,7 +220,7 @@ fn hand(by_hand: Option<UserActionRecord>) -> Option<UserAction> {
     })
 }
 
-/// One instance of a pod's sandbox, as seen in the runtime.
+/// One instance of a pod's sandbox, as observed in the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
     /// The runtime's identity of the instance.
@@ -231,7 +231,7 @@ pub struct SandboxStatus {
     pub state: ContainerState,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When its pod was started, as far as that was known when the sandbox was created.
+    /// When its pod was started, if that was known when the sandbox was created.
     pub pod_started_at: Option<Timestamp>,
     /// Whether it was created in the host's network.
     pub host_network: bool,
@@ -254,7 +254,7 @@ impl SandboxStatus {
 pub struct PodStatus {
     /// UID of the pod.
     pub uid: PodUid,
-    /// Full name; empty parts when nothing was found.
+    /// Full name; with empty parts if nothing was found.
     pub full_name: FullName,
     /// Addresses of the newest sandbox, if it runs.
     pub ips: Vec<IpAddr>,
@@ -278,18 +278,18 @@ impl PodStatus {
         self.containers.iter().find(|c| &*c.name == name)
     }
 
-    /// How many times all containers of the pod have been restarted in place, as far as instances
-    /// were created since. Added containers have no part in that.
+    /// How many times all containers of the pod have been restarted in place, as far as instances were
+    /// created since. Ephemeral containers don't count.
     pub fn pod_restarts(&self) -> u32 {
         let instances = self.containers.iter();
         let restarted = instances.filter(|c| c.role != Role::Ephemeral);
         restarted.map(|c| c.pod_restarts).max().unwrap_or(0)
     }
 
-    /// Whether a dead instance must stay because it may show why the pod's regular containers are to
-    /// start again. They are restarted in place after the init containers, and a sandbox that is
-    /// replaced before that takes the new instances of those along: without the old one whose exit
-    /// asked for the restart, it would be forgotten.
+    /// Whether a dead instance must stay because it may be the evidence that the pod's regular
+    /// containers must be restarted. They are restarted in place after the init containers, and
+    /// replacing the sandbox before that removes the new instances of those: without the old instance
+    /// whose exit required the restart, it would be forgotten.
     pub fn shows_pod_restart(&self, seen: &ContainerStatus) -> bool {
         let is_before = matches!(seen.role, Role::Init | Role::Sidecar)
             && seen.pod_restarts.checked_add(1) == Some(self.pod_restarts());
@@ -314,7 +314,7 @@ impl PodStatus {
         all.filter_map(|(id, name, by_hand)| Some((id, name, by_hand?)))
     }
 
-    /// Whether any process of the pod may be alive, its sandbox's included.
+    /// Whether any process of the pod may be alive, including its sandbox's.
     pub fn anything_running(&self) -> bool {
         self.containers.iter().any(ContainerStatus::may_be_running)
             || self
@@ -323,9 +323,9 @@ impl PodStatus {
                 .any(|s| matches!(s.state, ContainerState::Running | ContainerState::Unknown))
     }
 
-    /// When the pod was started as its sandboxes say: what was known when they were created, or
-    /// else their creation, in whole seconds as a pod's status has it. It doesn't get later when
-    /// an agent starts anew, nor when older sandboxes are gone.
+    /// When the pod was started, according to its sandboxes: the time that was known at their creation,
+    /// or else their creation, in whole seconds as in a pod's status. It doesn't change when an agent
+    /// restarts or older sandboxes are removed.
     pub fn pod_started_at(&self) -> Option<Timestamp> {
         let of_sandbox = |s: &SandboxStatus| {
             let created = Timestamp::from_second(s.created_at.as_second()).unwrap_or(s.created_at);
@@ -335,13 +335,13 @@ impl PodStatus {
         self.sandboxes.iter().map(of_sandbox).min()
     }
 
-    /// Whether the runtime holds nothing at all of the pod.
+    /// Whether the runtime has nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.containers.is_empty() && self.sandboxes.is_empty()
     }
 
-    /// The running part of this, as `kill_pod` takes it. Keeps running containers, and all
-    /// sandboxes: a sandbox that isn't ready still holds a network to tear down.
+    /// The running part of this, for `kill_pod`. Keeps running containers, and all sandboxes: a sandbox
+    /// that isn't ready may still have a network to tear down.
     ///
     /// Upstream: `pkg/kubelet/container/helpers.go` (`ConvertPodStatusToRunningPod`).
     pub fn to_running_pod(&self) -> RunningPod {
@@ -376,7 +376,7 @@ impl PodStatus {
     }
 }
 
-/// A container as a list of the runtime shows it (the seeds' `Container`).
+/// A container in a list of the runtime (the seeds' `Container`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The runtime's identity of the instance.
@@ -409,8 +409,8 @@ impl From<&ContainerStatus> for Container {
     }
 }
 
-/// A pod as a list of the runtime shows it (the seeds' `Pod`; renamed, because [`crate::api::Pod`]
-/// is the API object).
+/// A pod in a list of the runtime (the seeds' `Pod`; renamed, because [`crate::api::Pod`] is the API
+/// object).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningPod {
     /// UID of the pod.
@@ -426,7 +426,7 @@ pub struct RunningPod {
 }
 
 impl RunningPod {
-    /// Whether it has nothing in it: look-ups return such a pod for "not found".
+    /// Whether it is empty: look-ups return such a pod for "not found".
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

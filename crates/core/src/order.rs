@@ -1,7 +1,7 @@
 //! Users' orders (`mirrorlet stop`, `start` and `restart`) that are accepted and not executed yet.
 //!
-//! An order comes with the pod, as its annotations; what is seen of the pod may be older. Until it
-//! is not, the pod counts neither as ready nor as stopped.
+//! An order is part of the pod, as annotations; the observed status may be older. Until it catches up,
+//! the pod counts neither as ready nor as stopped.
 
 use crate::api::Pod;
 use crate::observed::{ContainerStatus, PodStatus};
@@ -10,15 +10,15 @@ use crate::spec;
 /// An order that is not executed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outstanding {
-    /// The pod is to stop, and something of it may run.
+    /// The pod must stop, and some of its containers may run.
     Stop,
-    /// An instance that may run is to be replaced.
+    /// An instance that may be running must be replaced.
     Restart,
-    /// An instance that has ended is to be replaced.
+    /// An instance that has ended must be replaced.
     Start,
 }
 
-/// The order about a pod that its worker hasn't executed yet, as far as is seen.
+/// The order about a pod that its worker hasn't executed yet, according to the observed status.
 pub fn outstanding(pod: &Pod, observed: &PodStatus) -> Option<Outstanding> {
     if spec::is_stopped(pod) {
         return observed.anything_running().then_some(Outstanding::Stop);

@@ -11,7 +11,7 @@ pub(crate) enum Segment {
     Index(usize),
 }
 
-/// The way from a document's root to one of its values.
+/// The path from a document's root to one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct Path(pub(crate) Vec<Segment>);
 
@@ -26,7 +26,7 @@ impl Path {
         self.with(Segment::Index(index))
     }
 
-    /// The path of the keys in `dotted`, which holds neither indices nor dotted keys.
+    /// The path of the keys in `dotted`, which must not contain indices or dotted keys.
     pub(crate) fn of(dotted: &str) -> Self {
         Self::default().dotted(dotted)
     }
@@ -43,7 +43,7 @@ impl Path {
         Self([&self.0[..], &other.0].concat())
     }
 
-    /// Whether `other` is the same place as this one, or in it.
+    /// Whether `other` is the same path, or below it.
     pub(crate) fn contains(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-/// Reason of an evicted pod, and of one that is not admitted under pressure.
+/// Reason of an evicted pod, and of one that is refused because of a pressure.
 pub const EVICTED: &str = "Evicted";
 
 crate::words! {
-    /// A shortage of the node, as a condition of it.
+    /// A shortage on the node, in the form of a condition.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Pressure {
         /// Memory.

@@ -26,10 +26,10 @@ const MIN_DIGEST_DIGITS: usize = 32;
 /// Why a text is not an image reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReference {
-    /// It doesn't have the form of one.
+    /// It is malformed.
     #[error("invalid reference format")]
     Format,
-    /// A name may have no capitals.
+    /// A name must not contain upper-case letters.
     #[error("invalid reference format: repository name ({0}) must be lowercase")]
     Uppercase(String),
     /// The path is too long.
@@ -61,7 +61,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Takes a text apart.
+    /// Parses a reference.
     ///
     /// # Errors
     /// The text is not a reference.
@@ -102,7 +102,7 @@ impl Reference {
         })
     }
 
-    /// As written, with `:latest` appended when it had neither tag nor digest: what is sent to
+    /// The original text, with `:latest` appended if it had neither tag nor digest: the form sent to
     /// the Engine.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -118,13 +118,12 @@ impl Reference {
         &self.path
     }
 
-    /// The tag; `latest` where neither tag nor digest was written.
+    /// The tag; `latest` if the text has neither tag nor digest.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// Whether the tag is `latest`: such an image is pulled at every start, unless its container
-    /// says otherwise.
+    /// Whether the tag is `latest`: by default, such an image is pulled at every start.
     pub fn is_latest(&self) -> bool {
         self.tag() == Some(DEFAULT_TAG)
     }
@@ -134,13 +133,13 @@ impl Reference {
         self.digest.as_deref()
     }
 
-    /// Registry and repository: what credentials are matched with, for example
+    /// Registry and repository, which credentials are matched with, for example
     /// `docker.io/library/nginx`.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.domain, self.path)
     }
 
-    /// The name with everything that is left out in short ones: repository, and digest or tag.
+    /// The normalized name: repository, and digest or tag.
     pub fn full(&self) -> String {
         match (self.digest(), self.tag()) {
             (Some(digest), _) => format!("{}@{digest}", self.repository()),
@@ -152,9 +151,9 @@ impl Reference {
 
 crate::display!(Reference, "{}", text);
 
-/// Whether a text, in the place of an image's name, is the `id` of an image or the beginning of it, as the Engine
-/// takes it: with its algorithm, `sha256:4f1c`. Digits alone are a name, which gets a tag before the
-/// Engine sees it.
+/// Whether a text, in place of an image's name, is the `id` of an image or its beginning, in the forms
+/// that the Engine accepts: with its algorithm, `sha256:4f1c`. Digits alone are a name, which gets a
+/// tag before the Engine sees it.
 pub fn is_id_of(text: &str, id: &str) -> bool {
     let digits = text.strip_prefix(ID_ALGORITHM);
     digits.is_some_and(|digits| !digits.is_empty()) && id.starts_with(text)

@@ -1,4 +1,4 @@
-//! Requests, limits and the class of service that follows from them.
+//! Requests, limits and the resulting QoS class.
 //!
 //! Upstream: `pkg/apis/core/v1/helper/qos/qos.go`, `pkg/api/v1/resource/helpers.go`.
 
@@ -18,7 +18,7 @@ pub const CPU: &str = "cpu";
 /// Name of the memory resource.
 pub const MEMORY: &str = "memory";
 
-/// The cgroup of pods with resources of their own, where no other is configured for all pods.
+/// The parent cgroup of pods with pod-level resources, if none is configured for all pods.
 pub const CGROUP_ROOT: &str = "mirrorlet";
 
 /// Least CPU shares the kernel takes.
@@ -58,7 +58,7 @@ crate::words! {
     pub fn as_str;
 }
 
-/// Path of a pod's cgroup, component by component; none when `root` names no cgroup.
+/// Path of a pod's cgroup, component by component; none if `root` is not a cgroup.
 ///
 /// Upstream: `pkg/kubelet/cm/pod_container_manager_linux.go` (`GetPodContainerName`).
 pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<String>> {
@@ -80,15 +80,14 @@ pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<Strin
     Some(parts)
 }
 
-/// The name of the systemd slice that stands for the cgroup at that path: dashes lead from one
-/// component to the next.
+/// The name of the systemd slice for the cgroup at that path: dashes separate its components.
 pub fn slice_name(parts: &[String]) -> String {
     let escaped: Vec<String> = parts.iter().map(|part| part.replace('-', "_")).collect();
     format!("{}.slice", escaped.join("-"))
 }
 
-/// The cgroup that the pod's own is made in: the configured one. Where that is empty, a pod without
-/// resources of its own has no cgroup, and one with them has its in [`CGROUP_ROOT`].
+/// The parent of the pod's own cgroup: the configured one. Without it, a pod without pod-level
+/// resources has no cgroup, and one with them has its own in [`CGROUP_ROOT`].
 pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
     match of_pod(pod) {
         Some(_) => limited_root(configured),
@@ -96,8 +95,7 @@ pub fn cgroup_root<'a>(configured: &'a str, pod: &Pod) -> &'a str {
     }
 }
 
-/// The cgroup in which those of pods with resources of their own are: the configured one, or
-/// [`CGROUP_ROOT`].
+/// The parent cgroup of pods with pod-level resources: the configured one, or [`CGROUP_ROOT`].
 pub fn limited_root(configured: &str) -> &str {
     match configured.trim_matches('/') {
         "" => CGROUP_ROOT,
@@ -105,8 +103,7 @@ pub fn limited_root(configured: &str) -> &str {
     }
 }
 
-/// The resources of the pod as a whole, `spec.resources`; none where these name neither CPU nor
-/// memory.
+/// The pod-level resources, `spec.resources`; none if these have neither CPU nor memory.
 ///
 /// Upstream: `IsPodLevelResourcesSet` of `k8s.io/component-helpers/resource/helpers.go`.
 pub fn of_pod(pod: &Pod) -> Option<&ResourceRequirements> {
@@ -118,12 +115,12 @@ pub fn of_pod(pod: &Pod) -> Option<&ResourceRequirements> {
         .then_some(resources)
 }
 
-/// A container's limit; none when absent, unreadable or not above 0.
+/// A container's limit; none if missing, invalid or not positive.
 pub fn limit(container: &Container, resource: &str) -> Option<Quantity> {
     limit_in(container.resources.as_ref()?, resource)
 }
 
-/// The limit that a container can't exceed: its own, or its pod's where it has none.
+/// The limit that applies to a container: its own, otherwise its pod's.
 ///
 /// Upstream: `getCPULimit` and `getMemoryLimit` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`.
@@ -131,7 +128,7 @@ pub fn limit_within(pod: &Pod, container: &Container, resource: &str) -> Option<
     limit(container, resource).or_else(|| limit_in(of_pod(pod)?, resource))
 }
 
-/// A container's request; its limit where it requests nothing, none when there is neither.
+/// A container's request, otherwise its limit; none if it has neither.
 pub fn request(container: &Container, resource: &str) -> Option<Quantity> {
     request_in(container.resources.as_ref()?, resource)
 }
@@ -161,14 +158,13 @@ pub fn limit_in(resources: &ResourceRequirements, resource: &str) -> Option<Quan
     amount_in(resources.limits.as_ref()?, resource)
 }
 
-/// A positive amount of a list of amounts; none when absent, unreadable or not above 0.
+/// A positive amount in a list of amounts; none if missing, invalid or not positive.
 pub fn amount_in(list: &ApiQuantities, resource: &str) -> Option<Quantity> {
     let quantity = Quantity::try_from(list.get(resource)?).ok()?;
     (!quantity.is_zero() && !quantity.is_negative()).then_some(quantity)
 }
 
-/// The request of a list of requests and limits; its limit where that requests nothing, none when
-/// there is neither.
+/// The request in a list of requests and limits, otherwise the limit; none if it has neither.
 pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Quantity> {
     let requests = resources.requests.as_ref();
     match requests.filter(|r| r.contains_key(resource)) {
@@ -177,7 +173,7 @@ pub fn request_in(resources: &ResourceRequirements, resource: &str) -> Option<Qu
     }
 }
 
-/// Whether a container holds other resources, by its status, than those of its spec.
+/// Whether a container's resources in its status differ from those in its spec.
 pub fn holds_others(container: &Container, status: &ContainerStatus) -> bool {
     let none = ResourceRequirements::default();
     let wanted = container.resources.as_ref().unwrap_or(&none);
@@ -185,7 +181,7 @@ pub fn holds_others(container: &Container, status: &ContainerStatus) -> bool {
     started.is_some_and(|started| !same_amounts(started, wanted))
 }
 
-/// Whether two lists of requests and limits have the same amounts, in whatever words.
+/// Whether two lists of requests and limits have equal amounts, whatever their notation.
 pub fn same_amounts(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     amounts(a.requests.as_ref()) == amounts(b.requests.as_ref())
         && amounts(a.limits.as_ref()) == amounts(b.limits.as_ref())
@@ -198,7 +194,7 @@ fn amounts(quantities: Option<&ApiQuantities>) -> BTreeMap<&str, Option<Quantity
         .collect_map()
 }
 
-/// The pod's class of service: by its own resources where it has some, else by its containers'.
+/// The pod's QoS class: by its pod-level resources if it has some, otherwise by its containers'.
 pub fn qos_class(pod: &Pod) -> QosClass {
     match of_pod(pod) {
         Some(resources) => class_of([Some(resources)]),
@@ -229,8 +225,8 @@ pub fn container_requests(pod: &Pod, resource: &str) -> Quantity {
     requests_together(pod, |container| request(container, resource))
 }
 
-/// The amount that the pod's containers take together, where `of` is that of one: the sum over regular
-/// containers and sidecars, or the most that they take while the pod initializes.
+/// The total amount for the pod's containers, where `of` returns that of one: the sum over regular
+/// containers and sidecars, or the maximum while the pod initializes.
 ///
 /// Upstream: `AggregateContainerRequests` of `k8s.io/component-helpers/resource/helpers.go`.
 pub fn requests_together(pod: &Pod, of: impl Fn(&Container) -> Option<Quantity>) -> Quantity {
@@ -253,9 +249,9 @@ pub fn requests_together(pod: &Pod, of: impl Fn(&Container) -> Option<Quantity>)
     apps.saturating_add(sidecars).max(initializing)
 }
 
-/// The most memory the pod's containers may use together, in bytes: the pod's own limit, else the
-/// sum over app containers and sidecars, or the largest init container where that is more. None
-/// when the pod and any app container or sidecar are unlimited.
+/// The memory limit for all of the pod's containers together, in bytes: the pod-level limit, otherwise
+/// the sum over app containers and sidecars, or the largest init container if that is more. None if the
+/// pod and any app container or sidecar are unlimited.
 pub fn pod_memory_limit(pod: &Pod) -> Option<u64> {
     if let Some(own) = of_pod(pod).and_then(|resources| limit_in(resources, MEMORY)) {
         return u64::try_from(own.ceil()).ok();

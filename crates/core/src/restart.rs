@@ -1,5 +1,5 @@
-//! Whether a container that ended is started again, alone or with all others of its pod: by its own
-//! rules, its own policy, its pod's.
+//! Whether an ended container is restarted, alone or with all others of its pod: by its own rules, its
+//! own policy, or its pod's.
 //!
 //! Upstream: `pkg/api/v1/pod/util.go` (`ContainerShouldRestart`, `FindMatchingContainerRestartRule`,
 //! `AllContainersCouldRestart`).
@@ -14,11 +14,11 @@ pub const ACTION_RESTART: &str = "Restart";
 pub const ACTION_RESTART_ALL: &str = "RestartAllContainers";
 /// Operator of a rule: the exit code is one of the values.
 pub const IN: &str = "In";
-/// Operator of a rule: it is none of them.
+/// Operator of a rule: the exit code is not one of the values.
 pub const NOT_IN: &str = "NotIn";
 
-/// The policy that holds for a container: its own, else its pod's. Its rules are asked before it,
-/// where there is an exit code.
+/// The restart policy of a container: its own, otherwise its pod's. If there is an exit code, its rules
+/// are evaluated first.
 pub fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
     match container.restart_policy.as_deref() {
         Some("Always") => RestartPolicy::Always,
@@ -28,8 +28,8 @@ pub fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
     }
 }
 
-/// Whether a container that ended with that code is started again. The first of its rules that
-/// fits decides; without one its policy does. Rules count only beside a policy of its own.
+/// Whether a container that ended with that code is restarted. The first matching rule decides; without
+/// one its policy does. Rules only apply beside a container-level policy.
 pub fn should_restart(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let action = fitting_rule(container, exit_code).map(|rule| rule.action.as_str());
     if matches!(action, Some(ACTION_RESTART | ACTION_RESTART_ALL)) {
@@ -48,7 +48,7 @@ pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     fitting_rule(container, exit_code).is_some_and(|rule| rule.action == ACTION_RESTART_ALL)
 }
 
-/// Whether there is an exit of a container of the pod that restarts all of them.
+/// Whether an exit of one of the pod's containers can restart all of them.
 pub fn could_restart_all(pod: &Pod) -> bool {
     let mut rules = spec::containers(pod).flat_map(|(_, container)| rules(container));
     rules.any(|rule| rule.action == ACTION_RESTART_ALL)

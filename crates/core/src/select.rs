@@ -10,13 +10,13 @@ use crate::small::{SmallCollect, SmallSort};
 use crate::spec::{all_container_names, annotation};
 use crate::workload::WorkloadKind;
 
-/// Shortest beginning of a UID that is taken for one; shorter ones collide, or are names.
+/// Minimum length of a UID prefix; shorter ones collide, or are names.
 pub const UID_PREFIX_MIN: usize = 6;
 
 /// Most names suggested for one that is not known.
 const NEAR_MAX: usize = 5;
 
-/// Annotation naming the container that `logs` means when none is named; kubectl's.
+/// kubectl's annotation with the default container of `logs`.
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The kind before a pod's name, as kubectl takes it. A namespace of this name wins.
@@ -61,11 +61,10 @@ fn suggestion(near: &[String]) -> String {
     }
 }
 
-/// The pod a text means: a name (the manifest's own, or with the node's suffix),
-/// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
-/// [`UID_PREFIX_MIN`] characters.
-/// A reading further left in this list wins over those after it. Of several versions of a pod a name
-/// means the one that is not being stopped, and one that a source has before one that none has so far.
+/// Finds a pod by a name (the manifest's own, or with the node's suffix), `namespace/name`, a UID, its
+/// mirror pod's UID, or a prefix of either of at least [`UID_PREFIX_MIN`] characters. An earlier form
+/// in this list takes precedence over later ones. Of several versions of a pod, a name selects the one
+/// that is not being stopped, and one that is in a source before one that is in none yet.
 ///
 /// # Errors
 /// No pod, or more than one, is meant.
@@ -120,12 +119,12 @@ pub fn find_pod<'a>(
     })
 }
 
-/// The pods a text means: the one that [`find_pod`] finds, or all those of a workload, named as
+/// Finds the pods for a text: the one that [`find_pod`] finds, or all those of a workload, given as
 /// `deployment/web` in all namespaces, as `deployment/shop/web`, or by its name alone, `web` or
 /// `shop/web`, if only one has it.
 ///
 /// # Errors
-/// No pod, or more than one by its name, is meant.
+/// No pod, or more than one by its name, matches.
 pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
     let not_found = match find_pod(pods, text) {
         Ok(pod) => return Ok(vec![pod]),
@@ -161,7 +160,7 @@ fn by_name<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, 
     Ok(found)
 }
 
-/// The kind of the only workload of a report with that name, in any namespace where none is given.
+/// The kind of the only workload in a report with that name, in any namespace if none is given.
 ///
 /// # Errors
 /// Workloads of several kinds have it.
@@ -193,12 +192,12 @@ pub fn workload_kind(
     Ok(kind.and_then(|(word, _)| WorkloadKind::of_word(word)))
 }
 
-/// Whether a text names a Job: `job/backup`, also with its namespace.
+/// Whether a text refers to a Job: `job/backup`, also with its namespace.
 pub fn names_job(text: &str, job: &JobReport) -> bool {
     names(text, WorkloadKind::Job, &job.namespace, &job.name)
 }
 
-/// Whether a text names a `CronJob`: `cronjob/backup`, also with its namespace.
+/// Whether a text refers to a `CronJob`: `cronjob/backup`, also with its namespace.
 pub fn names_cron_job(text: &str, cron: &CronJobReport) -> bool {
     names(text, WorkloadKind::CronJob, &cron.namespace, &cron.name)
 }
@@ -233,15 +232,15 @@ fn of_workloads<'a>(
     pods.iter().filter(is_its).collect()
 }
 
-/// The pod that a text means, as [`find_pod`] does, or one of a workload's: a ready one before one
-/// that runs, that before the others, none that is ending where there is another; of equal ones the
-/// first by name.
+/// Finds a pod as [`find_pod`] does, or one pod of a workload: a ready one before a running one before
+/// the others, and one that is being stopped only if there is no other; of equal ones the first by
+/// name.
 ///
 /// Upstream: `ActivePods` of `k8s.io/kubectl/pkg/util/podutils`, by which `kubectl exec deploy/web`
 /// chooses.
 ///
 /// # Errors
-/// No pod, or more than one by its name, is meant.
+/// No pod, or more than one by its name, matches.
 pub fn find_one_of<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
     let rank = |pod: &PodReport| (pod.is_ending(), !pod.is_ready(), pod.phase != "Running");
     let found = find_pods(pods, text)?.into_iter();
@@ -252,10 +251,10 @@ pub fn find_one_of<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodRepor
     })
 }
 
-/// The only pod a text means, also as the pod of a workload.
+/// Finds the only pod for a text, also as the pod of a workload.
 ///
 /// # Errors
-/// No pod, or more than one, is meant.
+/// No pod, or more than one, matches.
 pub fn find_only<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
     match find_pods(pods, text)?.as_slice() {
         [one] => Ok(one),
@@ -266,7 +265,7 @@ pub fn find_only<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport,
     }
 }
 
-/// A pod's name as typed, without the kind before it.
+/// A pod's name as typed, without a kind prefix.
 pub fn without_kind(text: &str) -> &str {
     let found = KINDS.iter().find_map(|kind| text.strip_prefix(kind));
     found.unwrap_or(text)
@@ -305,10 +304,10 @@ fn near_names<'a>(pods: impl IntoIterator<Item = &'a PodReport>, text: &str) -> 
     near.into_iter().map(|(_, name)| name).collect()
 }
 
-/// A container that is not there, or not named though there are several.
+/// A container that does not exist, or was not selected though there are several.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerNotFound {
-    /// The pod has none of that name.
+    /// The pod has no container with that name.
     #[error("pod {pod} has no container {name:?}; its containers are {}", .containers.join(", "))]
     Unknown {
         /// The pod, as `namespace/name`.
@@ -318,7 +317,7 @@ pub enum ContainerNotFound {
         /// The names it has.
         containers: Vec<String>,
     },
-    /// The pod has several, and none was named.
+    /// The pod has several, and none was selected.
     #[error("pod {pod} has several containers; choose one with -c: {}", .containers.join(", "))]
     Unnamed {
         /// The pod, as `namespace/name`.
@@ -328,11 +327,11 @@ pub enum ContainerNotFound {
     },
 }
 
-/// The container meant: the one named, else the one the pod's annotation
-/// [`DEFAULT_CONTAINER`] names, else the only one.
+/// Selects a container: the given one, otherwise the one in the pod's annotation [`DEFAULT_CONTAINER`],
+/// otherwise the only one.
 ///
 /// # Errors
-/// There is no such container, or several and none named.
+/// There is no such container, or there are several and none is given.
 pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ContainerNotFound> {
     let app: &[_] = pod.spec.as_ref().map_or(&[], |spec| &spec.containers);
     let names = || -> Vec<String> { all_container_names(pod).map(str::to_owned).collect() };

@@ -1,4 +1,4 @@
-//! Bounds of bytes that a namespace has, and all together: one tenant leaves room for the others. Pure.
+//! Byte limits per namespace and in total, so that one tenant leaves room for the others. Pure.
 
 /// Bounds in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +12,7 @@ pub struct ShareLimits {
 /// A bound that would be exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Excess {
-    /// Whether it is that of the namespace; else that of all.
+    /// Whether it is the limit of the namespace; otherwise the total.
     pub of_namespace: bool,
     /// The bytes that there would be.
     pub bytes: usize,
@@ -21,11 +21,11 @@ pub struct Excess {
 }
 
 impl ShareLimits {
-    /// Checks that so many bytes of a namespace have room beside others, which are given by namespace and
+    /// Checks that so many bytes of a namespace fit beside others, which are given by namespace and
     /// size.
     ///
     /// # Errors
-    /// The namespace, or all together, would have too many.
+    /// The namespace, or all together, would exceed the limit.
     pub fn check<'a>(
         self,
         namespace: &str,

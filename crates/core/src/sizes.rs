@@ -1,4 +1,4 @@
-//! The size of values as JSON, and of the manifests of a directory together.
+//! The sizes of values as JSON, and of a directory's manifests together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,25 +8,26 @@ use serde_json::Value;
 
 use crate::api::{Code, Diagnostic};
 
-/// Most values in lists and mappings of all pods of a file, or of the files of a directory, counted for each
-/// pod. Each takes several hundred bytes in memory.
+/// Maximum number of values in lists and mappings of all pods of a file, or of the files of a
+/// directory, counted for each pod. Each takes several hundred bytes in memory.
 pub const VALUES_TOTAL_MAX: usize = 100_000;
 
-/// Most bytes of the manifests of a directory together: far above what a node runs.
+/// Maximum total size of a directory's manifests, in bytes: far above what a node runs.
 pub const BYTES_TOTAL_MAX: usize = 32 << 20;
 
-/// The sizes of the files of a directory, by path: of what is in force of them. A file that is refused has
-/// that of its last good version: nothing else gets its room.
+/// The sizes of a directory's files, by path: of their content in force. A refused file counts with its
+/// last good version, so that no other file takes its room.
 pub type Sizes = BTreeMap<String, Size>;
 
-/// The number of values of each document in force of a file, as often as it has pods, by kind and name.
+/// The number of values of each document in force of a file, multiplied by the number of its pods, by
+/// kind and name.
 pub type DocumentValues = BTreeMap<String, usize>;
 
 /// The size of manifests or JSON: each value takes several hundred bytes in memory, each byte of text
 /// several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Values in lists and mappings, as often as there are pods of them.
+    /// Values in lists and mappings, multiplied by the number of pods.
     pub values: usize,
     /// Bytes of text.
     pub bytes: usize,
@@ -42,8 +43,8 @@ impl Size {
         }
     }
 
-    /// The problem of the file `location` of this size, if it is too much together with the `others` of
-    /// its directory.
+    /// The problem of the file `location` of this size, if it exceeds the limit together with the
+    /// `others` of its directory.
     pub fn too_much_with(
         self,
         others: impl Iterator<Item = Self>,
@@ -52,8 +53,8 @@ impl Size {
         others.fold(self, Self::plus).too_much(location)
     }
 
-    /// The problem of the file `location`, if it and all others of its directory have this size, which
-    /// is too much.
+    /// The problem of the file `location`, if this size, of it and all others of its directory, exceeds
+    /// the limit.
     pub fn too_much(self, location: &str) -> Option<Diagnostic> {
         let message = if self.values > VALUES_TOTAL_MAX {
             format!(
@@ -90,8 +91,8 @@ impl io::Write for Count {
     }
 }
 
-/// The size of a value as JSON, which is not kept. Its values are counted by the signs that begin one,
-/// those in strings as well.
+/// The size of a value as JSON, which is not kept. Values are counted by the characters that begin one,
+/// including those in strings.
 pub fn json_size<T: Serialize + ?Sized>(value: &T) -> Size {
     let mut count = Count::default();
     // Counting doesn't fail, nor does a value of ours.
@@ -109,10 +110,10 @@ pub fn json_values(value: &Value) -> usize {
 }
 
 /// Puts `files`, in the order of their paths, into a directory whose files have these `sizes`. Returns
-/// the problems of those that are refused.
+/// the problems of the refused ones.
 ///
-/// It has the result that the agent comes to: each file is measured beside those that are there, then
-/// files that don't stay are gone, and what was refused is tried again.
+/// The result is the same as the agent's: each file is measured beside the existing ones, then removed
+/// files no longer count, and refused ones are tried again.
 pub fn put_files(
     sizes: &mut Sizes,
     files: &[(&str, Size)],

@@ -1,8 +1,8 @@
-//! Sorting and sorted collections whose code is compiled once.
+//! Sorting and sorted collections with less generated code.
 //!
-//! The standard library compiles a sort for every type of items, of 4 to 5 KiB each; `collect` into a
-//! sorted map or set sorts, too, and so does making one from an array: an array has `collect_map` and
-//! `collect_set` as well. Two hundred of them were 4 % of the program. The lists here have tens of
+//! The standard library compiles a sort for every item type, of 4 to 5 KiB each; `collect` into a
+//! sorted map or set sorts too, and so does building one from an array: so arrays have `collect_map`
+//! and `collect_set` as well. Two hundred of them were 4 % of the program. The lists here have tens of
 //! items, seldom thousands.
 
 use std::cmp::Ordering;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-/// Stable sorting of slices, as by their methods without `small_`.
+/// Stable sorting of slices, like their methods without `small_`.
 pub trait SmallSort {
     /// The items.
     type Item;
@@ -74,7 +74,7 @@ fn order(len: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
     order
 }
 
-/// Collecting into sorted maps and sets, one item after the other.
+/// Collects into sorted maps and sets, one item after the other.
 pub trait SmallCollect: IntoIterator + Sized {
     /// Collects into a map. Of several values of a key the last one stays.
     fn collect_map<K: Ord, V>(self) -> BTreeMap<K, V>

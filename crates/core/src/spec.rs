@@ -1,4 +1,4 @@
-//! Reading a pod's spec: the questions every decision asks of it.
+//! Accessors for a pod's spec, shared by all decisions.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,8 +11,7 @@ use crate::observed::{ContainerHash, Role};
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// The longest grace that clocks count: ten years. A manifest may ask for more than a clock can
-/// count.
+/// Maximum grace period that timers support: ten years. A manifest may set more than a timer can count.
 pub const GRACE_MAX: Duration = Duration::from_hours(10 * 365 * 24);
 
 /// A pod's restart policy.
@@ -74,14 +73,13 @@ pub fn init_role(container: &Container) -> Role {
     }
 }
 
-/// Containers that were added to look into the running pod, in order, each as the container that
-/// it is.
+/// Ephemeral containers of the running pod, in order, each converted to a container.
 pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Container> {
     let all = spec(pod).ephemeral_containers.iter().flatten();
     all.map(ephemeral_container)
 }
 
-/// Upstream converts one type into the other; they have the same fields but for the target.
+/// Upstream converts one type to the other; they have the same fields except for the target.
 fn ephemeral_container(added: &EphemeralContainer) -> Container {
     let added = added.clone();
     // Those that only a regular container may have are refused by the API server.
@@ -106,7 +104,7 @@ fn ephemeral_container(added: &EphemeralContainer) -> Container {
     }
 }
 
-/// The container whose processes an added one is to see, if it names one.
+/// The target container of an ephemeral container, if it names one.
 pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
     let mut all = spec(pod).ephemeral_containers.iter().flatten();
     let found = all.find(|container| container.name == added)?;
@@ -114,7 +112,7 @@ pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
     target.filter(|name| !name.is_empty())
 }
 
-/// The container of that name, in whichever list it is, added ones included.
+/// The container with that name in any list, including ephemeral containers.
 pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a, Container>)> {
     let found = find_container(pod, name).map(|(role, found)| (role, Cow::Borrowed(found)));
     found.or_else(|| {
@@ -123,7 +121,7 @@ pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a,
     })
 }
 
-/// The container of that name, whether init, sidecar or regular.
+/// The init, sidecar or regular container with that name.
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
     containers(pod).find(|(_, c)| c.name == name)
 }
@@ -144,7 +142,7 @@ pub fn typed_name(pod: &Pod) -> String {
     format!("{namespace}/{name}")
 }
 
-/// The argument of commands about rollouts: the workload of the pod, `deployment/default/web`, or the pod.
+/// The argument for rollout commands: the pod's workload, `deployment/default/web`, or the pod.
 pub fn typed_rollout(pod: &Pod) -> String {
     let owner = annotation(&pod.metadata, keys::WORKLOAD).and_then(|owner| owner.split_once('/'));
     let Some((kind, name)) = owner else {
@@ -154,7 +152,7 @@ pub fn typed_rollout(pod: &Pod) -> String {
     format!("{}/{namespace}/{name}", kind.to_lowercase())
 }
 
-/// Why nothing of a stopped pod runs, with the command that starts it.
+/// Why a pod is stopped, with the command that starts it.
 pub fn why_stopped(pod: &Pod) -> String {
     if is_cordoned(pod) {
         let node = spec(pod).node_name.as_deref().unwrap_or_default();
@@ -181,8 +179,8 @@ pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The name of the claim that a volume of the pod is for; none of any other volume. The claim of an
-/// ephemeral volume is made by a controller of the API server.
+/// The name of the claim of a pod's volume; none for any other volume. The claim of an ephemeral volume
+/// is created by a controller of the API server.
 ///
 /// Upstream: `VolumeClaimName` of
 /// `staging/src/k8s.io/component-helpers/storage/ephemeral/ephemeral.go`.
@@ -195,13 +193,13 @@ pub fn claim_name<'a>(pod: &Pod, volume: &'a Volume) -> Option<Cow<'a, str>> {
     Some(Cow::Owned(format!("{name}-{}", volume.name)))
 }
 
-/// The images that volumes of the pod are made of, by the name of the volume.
+/// The images of a pod's image volumes, by volume name.
 pub fn image_volumes(pod: &Pod) -> impl Iterator<Item = (&str, &ImageVolumeSource)> {
     let volumes = spec(pod).volumes.iter().flatten();
     volumes.filter_map(|volume| Some((volume.name.as_str(), volume.image.as_ref()?)))
 }
 
-/// The images of the volumes that the container mounts, by the name of the volume, each once.
+/// The images of the volumes that the container mounts, by volume name, without duplicates.
 pub fn mounted_images<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -210,7 +208,7 @@ pub fn mounted_images<'a>(
     image_volumes(pod).filter(move |(volume, _)| mounts().any(|mount| mount.name == *volume))
 }
 
-/// The names of all images of a pod: of its containers and of its volumes.
+/// The names of all images of a pod: of its containers and its volumes.
 pub fn image_names(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = containers(pod).filter_map(|(_, container)| container.image.as_deref());
     let volumes = image_volumes(pod).filter_map(|(_, source)| source.reference.as_deref());
@@ -228,8 +226,8 @@ pub fn started_at(pod: &Pod) -> Option<Timestamp> {
     Some(started.0)
 }
 
-/// How long the pod's containers are given to stop: the API's deletion grace if it is being
-/// deleted, else the spec's.
+/// The grace period of the pod's containers: the API's deletion grace period if it is being deleted,
+/// otherwise the spec's.
 pub fn termination_grace(pod: &Pod) -> Duration {
     pod.metadata
         .deletion_grace_period_seconds
@@ -238,8 +236,8 @@ pub fn termination_grace(pod: &Pod) -> Duration {
         .map_or(DEFAULT_GRACE, Duration::from_secs)
 }
 
-/// Names of the pull secrets of a pod, in its spec's order. Those of its service account are among
-/// them: the API server's admission puts them there.
+/// Names of the pull secrets of a pod, in its spec's order. They include those of its service account,
+/// which the API server's admission adds.
 pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
     let references = spec(pod).image_pull_secrets.iter().flatten();
     references
@@ -247,8 +245,8 @@ pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Hash that decides whether a running container still is what its spec wants: FNV-1a (32 bits)
-/// over the JSON of `{image, name}`, so that no other edit restarts a container.
+/// Hash that decides whether a running container still matches its spec: FNV-1a (32 bits) over the JSON
+/// of `{image, name}`, so that no other edit restarts a container.
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
 pub fn container_hash(container: &Container) -> ContainerHash {
@@ -268,8 +266,8 @@ pub fn container_hash(container: &Container) -> ContainerHash {
     ContainerHash(hash)
 }
 
-/// `net/ipv4/conf/eth0.1/x` → `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
-/// stays. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
+/// Converts `net/ipv4/conf/eth0.1/x` to `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
+/// is unchanged. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
 pub fn normalized_sysctl(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.as_bytes()[at] == b'/' => name

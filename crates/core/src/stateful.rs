@@ -1,4 +1,4 @@
-//! `StatefulSet`s, as all that the pods of one have together.
+//! `StatefulSet`s: the data that all pods of one share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ pub struct StatefulSet {
     pub ordinals: Range<i32>,
     /// Whether its pods start and stop one after the other.
     pub ordered: bool,
-    /// How long a pod has to be Ready until the next one's turn has come.
+    /// How long a pod must be Ready before the next one's turn.
     pub min_ready: Duration,
     /// The claims of its pods.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
-    /// The claim that each of its templates makes, but for its name, by the name of the template.
+    /// The claim from each of its templates, without its name, by template name.
     pub claim_templates: Vec<(String, Arc<PersistentVolumeClaim>)>,
 }
 
 impl StatefulSet {
-    /// The number of the pod whose manifest would have this name.
+    /// The ordinal of the pod with this manifest name.
     pub fn ordinal(&self, manifest_name: &str) -> Option<i32> {
         let number = manifest_name.strip_prefix(self.name.as_str())?;
         let number: i32 = number.strip_prefix('-')?.parse().ok()?;
@@ -40,7 +40,7 @@ impl StatefulSet {
         is_one.then_some(number)
     }
 
-    /// The claim of that name, if it is one of its pods, whether there is such a pod now or not.
+    /// The claim with that name, if it is one of its pods', whether that pod currently exists or not.
     pub fn claim(&self, name: &str) -> Option<PersistentVolumeClaim> {
         let of = |template: &str| {
             let pod = name.strip_prefix(template)?.strip_prefix('-')?;
@@ -53,7 +53,7 @@ impl StatefulSet {
         Some(claim)
     }
 
-    /// Name of the pod of a number, without the node's suffix.
+    /// Name of the pod with an ordinal, without the node's suffix.
     pub fn pod_name(&self, ordinal: i32) -> String {
         format!("{}-{ordinal}", self.name)
     }

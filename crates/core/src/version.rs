@@ -1,4 +1,4 @@
-//! Pods with the objects that are a part of their version.
+//! Pods with the objects that are part of their version.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::objects::{Config, Object, ObjectKey, has_config, restarts_on_config};
 /// First line of the hashed bytes, which are fixed for ever: a changed UID restarts the pod.
 const ENCODING: &str = "mirrorlet pod with its objects 1";
 
-/// Returns a pod of a manifest with its objects, if they are to be a part of its version: its UID
-/// is a hash of both. While an object is missing, the pod keeps the objects that `known` says it
-/// had last; without any it is the pod of its manifest alone, and waits for them.
+/// Returns a pod of a manifest with its objects, if they should be part of its version: its UID is a
+/// hash of both. While an object is missing, the pod keeps its last objects according to `known`;
+/// without any it is the pod of its manifest alone, and waits for them.
 pub fn with_config(
     pod: &SourcePod,
     salt: &str,

@@ -1,4 +1,4 @@
-//! The paths of a pod's files, as values: the layout that `volume` keeps and the Engine mounts.
+//! The paths of a pod's files, as values: the layout that `volume` creates and the Engine mounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::spec;
 const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
 
 /// Whether the files of a volume count as the pod's ephemeral storage: they are on the node's disk, and
-/// the pod's own.
+/// belong to the pod.
 ///
 /// Upstream: `IsLocalEphemeralVolume` of `pkg/volume/util/util.go`.
 pub fn is_local_ephemeral(volume: &Volume) -> bool {
@@ -20,16 +20,16 @@ pub fn is_local_ephemeral(volume: &Volume) -> bool {
     medium == Some("") || volume.config_map.is_some()
 }
 
-/// The names of a pod's emptyDir volumes. Their files are removed with the pod, and so by an edit of its manifest
-/// that makes another pod of it.
+/// The names of a pod's emptyDir volumes. Their files are removed with the pod, and so by an edit of
+/// its manifest that replaces the pod.
 pub fn empty_dirs(pod: &Pod) -> impl Iterator<Item = &str> {
     let volumes = spec::spec(pod).volumes.iter().flatten();
     let empty_dirs = volumes.filter(|volume| volume.empty_dir.is_some());
     empty_dirs.map(|volume| &*volume.name)
 }
 
-/// Most mounts of a pod's containers that have a sub-path: each is a mount on the node, which every later look at
-/// its mounts reads.
+/// Maximum number of mounts with a sub-path in a pod: each is a mount on the node, which every later
+/// read of its mount table includes.
 pub const SUBPATHS_MAX: usize = 256;
 
 /// Whether the mount is of a part of its volume.
@@ -49,10 +49,10 @@ pub struct TooManySubPaths {
     pub container: String,
 }
 
-/// Checks how many mounts of a pod have a sub-path.
+/// Checks the number of mounts with a sub-path in a pod.
 ///
 /// # Errors
-/// They are more than [`SUBPATHS_MAX`].
+/// There are more than [`SUBPATHS_MAX`].
 pub fn check_sub_paths(pod: &Pod) -> Result<(), TooManySubPaths> {
     let (mut count, mut first) = (0, None);
     for (_, container) in spec::containers(pod) {
@@ -149,7 +149,7 @@ impl PodPaths {
         self.dir.join("volume-subpaths")
     }
 
-    /// The path at which the sub-path of a container's mount number `index` is bound.
+    /// The path at which the sub-path of a container's mount `index` is bind-mounted.
     pub fn subpath(&self, volume: &str, container: &str, index: usize) -> PathBuf {
         self.subpaths_dir()
             .join(volume)
@@ -158,7 +158,7 @@ impl PodPaths {
     }
 }
 
-/// Host paths of what a pod's containers mount or have as devices, ready to be bound.
+/// Host paths of a pod's mounts and devices, ready to be used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumeMap {
     /// Host path by name of the volume.
@@ -167,15 +167,15 @@ pub struct VolumeMap {
     pub subpaths: BTreeMap<(String, usize), PathBuf>,
     /// Host path of each volume that is a block device, by its name.
     pub devices: BTreeMap<String, PathBuf>,
-    /// Volumes that containers must not write to, whatever their mounts say.
+    /// Volumes that containers must not write to, whatever their mounts set.
     pub read_only: BTreeSet<String>,
     /// Names on the Engine of the volumes that it manages.
     pub engine_volumes: BTreeMap<String, String>,
     /// Ids on the Engine of the images that volumes are made of.
     pub images: BTreeMap<String, String>,
-    /// Volumes whose directory the Engine makes when it is missing, where the agent can't.
+    /// Volumes whose directory the Engine creates if it is missing, because the agent can't.
     pub made_by_engine: BTreeSet<String>,
-    /// Volumes that hold what they held before, and why they could not be brought up to date.
+    /// Volumes with outdated content, and why they could not be updated.
     pub kept: BTreeMap<String, String>,
 }
 

@@ -1,11 +1,11 @@
-//! Workloads of manifests: documents that describe pods by a template, and the pods they want.
+//! Workloads of manifests: documents that describe pods by a template, and the resulting pods.
 //!
-//! A workload is expanded where it is read: its pods are static pods from then on, each with its
-//! own UID, rollout and mirror. Which pods a document wants is a function of the document alone
-//! (`Deployment`, `StatefulSet`, `DaemonSet`); nothing of such a workload is stored but its document.
-//! When the pods of a `StatefulSet` start and stop is decided where they run ([`crate::stateful`]). Of a `Job`,
-//! which pods there are depends on what became of others ([`crate::job`]): it is expanded to one pod
-//! that stands for all of them.
+//! A workload is expanded where it is read: its pods are static pods from then on, each with its own
+//! UID, rollout and mirror. The pods of a document depend on the document alone (`Deployment`,
+//! `StatefulSet`, `DaemonSet`); nothing of such a workload is stored except its document. The order in
+//! which the pods of a `StatefulSet` start and stop is decided where they run ([`crate::stateful`]).
+//! The pods of a `Job` depend on the outcome of others ([`crate::job`]): it is expanded to one pod that
+//! represents all of them.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) use stateful::{
     stateful_set, take_identity,
 };
 
-/// Most pods of one workload: ten times as many as a kubelet runs on a node.
+/// Maximum number of pods of one workload: ten times as many as a kubelet runs on a node.
 pub const REPLICAS_MAX: i32 = 1100;
 
 /// `progressDeadlineSeconds` of a Deployment that says none, as upstream's default.
@@ -45,9 +45,9 @@ const DEADLINE_SECONDS: i32 = 300;
 /// `maxSurge` and `maxUnavailable` of a Deployment that says none, as upstream's default.
 const ROLLING_DEFAULT: &str = "25%";
 
-/// Word for an update that replaces the pods by and by.
+/// Value of an update strategy that replaces the pods gradually.
 pub(crate) const ROLLING_UPDATE: &str = "RollingUpdate";
-/// Word for an update that stops the old pods first.
+/// Value of an update strategy that stops the old pods first.
 pub(crate) const RECREATE: &str = "Recreate";
 
 /// The pods that a workload wants.
@@ -55,10 +55,10 @@ pub(crate) const RECREATE: &str = "Recreate";
 pub struct Expansion {
     /// Their names, without the node's suffix.
     pub names: Vec<String>,
-    /// The annotations about rollouts that the document's own fields stand for. An annotation of
-    /// the template wins.
+    /// The rollout annotations that correspond to the document's own fields. An annotation of the
+    /// template takes precedence.
     pub annotations: BTreeMap<&'static str, String>,
-    /// How the pods are updated together; none where each is updated by itself.
+    /// How the pods are updated together; none if each is updated by itself.
     pub updates: Option<Updates>,
 }
 
@@ -73,7 +73,7 @@ pub enum Workload {
     DaemonSet(DaemonSetSpec),
     /// Pods that end.
     Job(Box<JobSpec>),
-    /// A Job again and again, with the Job's own part.
+    /// Repeated Jobs, with the Job's own part.
     CronJob(Box<(CronJobSpec, JobSpec)>),
 }
 
@@ -100,8 +100,8 @@ impl Workload {
         }
     }
 
-    /// The selector of its pods, which must select those of its template; none where the pods are
-    /// those that it makes.
+    /// The selector of its pods, which must match those of its template; none if it selects exactly the
+    /// pods that it creates.
     pub fn selector(&self) -> Option<&LabelSelector> {
         match self {
             Self::Deployment(spec) => Some(&spec.selector),
@@ -111,7 +111,7 @@ impl Workload {
         }
     }
 
-    /// The number of pods that it wants: of a Job, all that have to succeed.
+    /// The number of pods that it describes: for a Job, all that have to succeed.
     pub fn replicas(&self) -> i32 {
         match self {
             Self::Deployment(spec) => spec.replicas.unwrap_or(1),
@@ -122,8 +122,8 @@ impl Workload {
         }
     }
 
-    /// Name of its pod of a number, from 0, without the node's suffix. It never depends on how many
-    /// pods there are: scaling touches no other pod.
+    /// Name of its pod with a number, from 0, without the node's suffix. It never depends on the number
+    /// of pods: scaling affects no other pod.
     pub fn pod_name(&self, name: &str, number: i32) -> String {
         match self {
             Self::Deployment(_) | Self::Job(_) => format!("{name}-{number}"),
@@ -136,8 +136,7 @@ impl Workload {
         }
     }
 
-    /// Returns the pods that a checked workload of a name wants. `pod` is its template with
-    /// defaults.
+    /// Returns the pods of a checked workload with that name. `pod` is its template with defaults.
     pub fn expand(&self, name: &str, pod: &Pod) -> Expansion {
         let (min_ready, deadline) = match self {
             Self::Job(_) | Self::CronJob(_) => {
@@ -188,7 +187,7 @@ impl Workload {
         })
     }
 
-    /// In which order the versions of its pods change places.
+    /// The order in which versions of its pods replace each other.
     pub fn order(&self, pod: &Pod) -> Order {
         match self {
             Self::Deployment(spec) => deployment_order(spec, pod),
@@ -213,25 +212,24 @@ fn job_pods(spec: &JobSpec) -> i32 {
     spec.completions.or(spec.parallelism).unwrap_or(1)
 }
 
-/// Within how many seconds an update of a Deployment's pod has to be healthy.
+/// Seconds within which an update of a Deployment's pod must become healthy.
 pub(crate) fn progress_deadline_seconds(spec: &DeploymentSpec) -> i32 {
     spec.progress_deadline_seconds
         .unwrap_or(PROGRESS_DEADLINE_DEFAULT)
 }
 
-/// In which order the versions of a workload's pods change places.
+/// The order in which versions of a workload's pods replace each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     /// The order.
     pub strategy: RolloutStrategy,
-    /// Why two versions of a pod can't run at a time, where the document asks for that.
+    /// Why two versions of a pod can't run at the same time, if the document requires that.
     pub refused: Option<Cause>,
 }
 
-/// A rolling update keeps every pod available: each new version starts first, unless `maxSurge` is
-/// 0. Where two versions of
-/// a pod can't run at a time, the old one is stopped first instead, unless the document says that no
-/// pod may be unavailable.
+/// A rolling update keeps every pod available: each new version starts first, unless `maxSurge` is 0.
+/// If two versions of a pod can't run at the same time, the old one is stopped first instead, unless
+/// the document forbids unavailable pods.
 fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
     let strategy = spec.strategy.as_ref();
     let is_recreate = strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE);
@@ -272,7 +270,7 @@ fn max_unavailable(strategy: Option<&DeploymentStrategy>, replicas: i32) -> Opti
     scaled(written, replicas)
 }
 
-/// A number, or a percentage of `total` rounded down; none of any other text.
+/// A number, or a percentage of `total` rounded down; none for any other text.
 ///
 /// Upstream: `GetScaledValueFromIntOrPercent` of `k8s.io/apimachinery/pkg/util/intstr`.
 pub(crate) fn scaled(value: &IntOrString, total: i32) -> Option<i32> {

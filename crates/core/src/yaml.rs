@@ -1,6 +1,6 @@
-//! The content of a YAML document, with the place of each of its parts.
+//! The content of a YAML document, with the position of each of its parts.
 //!
-//! Typed decoding straight from YAML would turn `app: yes` into the text `yes`, which Kubernetes
+//! Typed decoding directly from YAML would turn `app: yes` into the text `yes`, which Kubernetes
 //! refuses: scalars get their type here, before any schema is known.
 
 use std::fmt;
@@ -37,7 +37,7 @@ pub struct Entry<N> {
     pub value: N,
 }
 
-/// Converts the parser's location; none when it doesn't know.
+/// Converts the parser's location; none if it is unknown.
 pub fn position(location: Location) -> Option<Position> {
     if location.line() == 0 {
         return None;

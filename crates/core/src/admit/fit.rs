@@ -1,4 +1,4 @@
-//! Whether a pod fits beside the others: count, resources, host ports.
+//! Whether a pod fits beside the other pods: their number, resources, host ports.
 //!
 //! Upstream: `pkg/scheduler/framework/plugins/noderesources/fit.go`,
 //! `k8s.io/component-helpers/resource/helpers.go` (`PodRequests`).
@@ -28,7 +28,7 @@ const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// A port on all addresses.
 const ANY_ADDRESS: &str = "0.0.0.0";
 
-/// Something there is too little of. CPU in thousandths, all else in whole units.
+/// A resource that is short. CPU in thousandths, all others in whole units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
     pub(super) resource: String,
@@ -53,8 +53,7 @@ impl Shortage {
     }
 }
 
-/// The resources of which the node has too little for the pod, in the order in which they are
-/// reported.
+/// The resources that are short for the pod, in the order in which they are reported.
 pub(super) fn shortages(input: &AdmitInput<'_>) -> Vec<Shortage> {
     let mut short = Vec::new();
     let count = i64::try_from(input.others.len()).unwrap_or(i64::MAX);
@@ -106,7 +105,7 @@ pub(super) fn shortages(input: &AdmitInput<'_>) -> Vec<Shortage> {
     short
 }
 
-/// An amount in the units that upstream counts the resource in.
+/// An amount in the units in which upstream counts the resource.
 pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     if resource == CPU {
         quantity.milli_ceil()
@@ -115,8 +114,8 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     }
 }
 
-/// The resources that a pod requests: what it holds itself, else what its containers hold, and its
-/// overhead. Resources of which it requests nothing are not listed.
+/// The resources that a pod requests: its pod-level requests, otherwise those of its containers, and
+/// its overhead. Resources without a request are not listed.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
     let mut requests = BTreeMap::new();
@@ -136,9 +135,9 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     requests
 }
 
-/// The request that a container holds: of one of the API server's, the request that the node has admitted it
-/// with, by its status; else that of its spec. Containers are not resized here: whoever may edit the
-/// pod asks for a resize, and only the node writes the status.
+/// The request that a container holds: for an API pod, the request that the node has admitted, from its
+/// status; otherwise that of its spec. Containers are not resized here: whoever may edit the pod can
+/// ask for a resize, but only the node writes the status.
 ///
 /// Upstream: `determineContainerReqs` of `k8s.io/component-helpers/resource/helpers.go`, where a resize is
 /// infeasible.
@@ -163,9 +162,9 @@ fn own_requests(pod: &Pod) -> Option<&BTreeMap<String, ApiQuantity>> {
     held.unwrap_or(own).requests.as_ref()
 }
 
-/// The pod with the resources that it and its containers hold by that status, instead of those of its spec:
-/// what the node has admitted is what a container gets that starts again. A pod of a manifest can't be resized,
-/// and stays as it is.
+/// The pod with the resources that it and its containers hold according to that status, instead of
+/// those of its spec: a container that starts again gets what the node has admitted. A pod of a
+/// manifest can't be resized, and stays as it is.
 ///
 /// Upstream: `UpdatePodFromAllocation` of `pkg/kubelet/allocation/allocation_manager.go`.
 pub fn with_held_resources(pod: &Arc<Pod>, status: Option<&PodStatus>) -> Arc<Pod> {
@@ -218,7 +217,7 @@ fn resource_names(pod: &Pod) -> BTreeSet<String> {
         .collect_set()
 }
 
-/// The first host port of the pod that belongs to another, and the other.
+/// The first host port of the pod that another pod has, and that pod.
 pub(super) fn host_port_taken<'a, 'b>(
     pod: &'b Pod,
     others: impl IntoIterator<Item = &'a Arc<Pod>>,
@@ -233,8 +232,8 @@ pub(super) fn host_port_taken<'a, 'b>(
     })
 }
 
-/// The first host port of the pod that one of `others` has, as `80/tcp`, and that one; the pod's own
-/// versions don't count.
+/// The first host port of the pod that one of `others` has, as `80/tcp`, and that pod; other versions
+/// of the pod don't count.
 pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<(String, &'a Pod)> {
     let name = FullName::of(pod);
     let others = others.iter().filter(|other| FullName::of(other) != name);
@@ -242,7 +241,7 @@ pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<(String
     Some((port_words(&port), holder))
 }
 
-/// Reason of the note that a pod's host port is somebody else's.
+/// Reason of the note that another pod has a pod's host port.
 pub const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
 /// A host port as people know it.

@@ -1,8 +1,7 @@
-//! Node admission: whether this node takes a pod on at all.
+//! Node admission: whether this node accepts a pod at all.
 //!
-//! Asked once, when a pod is new to this process: before its worker starts it, and never again
-//! for a pod of the API server. A pod that is refused fails with the reason that `kubectl` users
-//! know, and is not tried again.
+//! Checked once, when a pod is new to this process: before its worker starts it, and never again for an
+//! API pod. A refused pod fails with the reason that `kubectl` users know, and is not tried again.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/preemption/preemption.go`,
 //! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`), `pkg/kubelet/sysctl/allowlist.go`,
@@ -39,24 +38,24 @@ use fit::Shortage;
 const OS_LABEL: &str = "kubernetes.io/os";
 /// The only operating system we run on.
 const OS: &str = "linux";
-/// The beginning of the message of a pod that the node refused, which is followed by why.
+/// The beginning of the message of a pod that the node refused; the cause follows.
 pub const REJECTED: &str = "Pod was rejected: ";
 /// Reason of the status of a pod that makes room for a critical one.
 const PREEMPTING: &str = "Preempting";
 /// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// The node as admission sees it. The default, a node that nothing is known of yet, refuses nothing
-/// but host ports that are taken and pods of another operating system.
+/// The node as admission sees it. The default, a node without any known facts, refuses only host ports
+/// that are taken and pods of another operating system.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AdmitNode {
-    /// Its name; empty when it has none to compare with.
+    /// Its name; empty if there is none to compare with.
     pub name: Arc<str>,
-    /// Its labels; none while its Node object isn't known, and then nobody's selector is asked.
+    /// Its labels; none while its Node object isn't known, and then node selectors are not checked.
     pub labels: Option<BTreeMap<String, String>>,
     /// Its taints.
     pub taints: Vec<core::Taint>,
-    /// The resources that pods may request together; none when nobody keeps count of them.
+    /// The resources that pods may request together; none if they are not tracked.
     pub allocatable: Option<BTreeMap<String, Quantity>>,
     /// Most pods it runs; none for no bound.
     pub pods_max: Option<u32>,
@@ -64,13 +63,12 @@ pub struct AdmitNode {
     pub app_armor_disabled: bool,
     /// The pressures that the node is under.
     pub pressures: Pressures,
-    /// Whether the Node is another agent's: new pods that are bound to it are that agent's to start.
+    /// Whether the Node belongs to another agent, which starts the new pods that are bound to it.
     pub is_anothers: bool,
 }
 
 impl AdmitNode {
-    /// The node that an observed Node object describes. Resources count once it says what is
-    /// allocatable.
+    /// The node that an observed Node object describes. Resources count once its `allocatable` is set.
     pub fn of(node: &core::Node) -> Self {
         let parsed = |list: &BTreeMap<String, _>| -> BTreeMap<String, Quantity> {
             let readable =
@@ -96,7 +94,7 @@ impl AdmitNode {
         }
     }
 
-    /// The same, on a host that enforces `AppArmor` profiles or doesn't.
+    /// The same node, on a host that enforces `AppArmor` profiles or doesn't.
     #[must_use]
     pub fn on_host(mut self, app_armor: bool) -> Self {
         self.app_armor_disabled = !app_armor;
@@ -110,10 +108,10 @@ impl AdmitNode {
         self
     }
 
-    /// The same for a pod of which something is here already. The node's pressures stop no such pod: eviction
-    /// chooses the pods that have to go. Nor do its resources stop one of the API server that still runs, whose
-    /// requests may have been changed since it was admitted. One that has to start again, as after a
-    /// reboot, needs room.
+    /// The node for a pod of which something exists here already. The node's pressures don't refuse
+    /// such a pod: eviction chooses the pods to stop. Nor do its resources refuse an API pod that still
+    /// runs, whose requests may have changed since its admission. A pod that has to start again, as
+    /// after a reboot, needs free resources.
     #[must_use]
     pub fn for_one_that_is_here(mut self, pod: &Pod, runs: bool) -> Self {
         self.pressures = Pressures::new();
@@ -124,13 +122,13 @@ impl AdmitNode {
     }
 }
 
-/// Whether a pod that wants in is not even asked: the Node that it is bound to is another agent's, and
-/// nothing of it is here.
+/// Whether a new pod is ignored: the Node that it is bound to belongs to another agent, and nothing of
+/// the pod exists here.
 pub fn is_left_to_another(pod: &Pod, node: &AdmitNode, is_here: bool) -> bool {
     node.is_anothers && is_api_pod(pod) && !is_here && ending(pod).is_none()
 }
 
-/// Why a pod ends here as failed, in its status and in its event.
+/// Why a pod ends as failed here, for its status and its event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// In one word.
@@ -139,16 +137,16 @@ pub struct Failure {
     pub message: Arc<str>,
     /// The cause of the failure.
     pub cause: FailureCause,
-    /// The field of the pod that it is about, where there is one.
+    /// The field of the pod that caused it, if there is one.
     pub field: Option<Arc<str>>,
 }
 
 /// The cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureCause {
-    /// The node doesn't take the pod, which never ran here.
+    /// The node refuses the pod, which never ran here.
     Refused,
-    /// It was running and makes room for a critical pod.
+    /// It was running and is preempted for a critical pod.
     Preempted,
     /// It was running and is evicted, with this grace.
     Evicted {
@@ -184,7 +182,7 @@ impl Failure {
         matches!(self.cause, FailureCause::Evicted { .. })
     }
 
-    /// A pod that makes room for a critical one.
+    /// The failure of a pod that is preempted for a critical one.
     ///
     /// Upstream: `pkg/kubelet/preemption/preemption.go` (`message`).
     pub fn preempted() -> Self {
@@ -200,7 +198,7 @@ impl Failure {
 /// The result of admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The pod may start, once these have made room for it.
+    /// The pod may start, once these pods are preempted.
     Admitted {
         /// Pods to be stopped as preempted; most often none.
         preempt: Vec<PodUid>,
@@ -214,7 +212,7 @@ pub enum Verdict {
 pub struct AdmitInput<'a> {
     /// The pod that wants in.
     pub pod: &'a Pod,
-    /// The pods that are in: wanted, admitted, and not over.
+    /// The pods that count: wanted, admitted, and not ended.
     pub others: &'a [Arc<Pod>],
     /// The node.
     pub node: &'a AdmitNode,
@@ -276,8 +274,8 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     }
 }
 
-/// Whether the node's pressures keep a pod out: a node short of memory takes pods that request
-/// some, and those that tolerate it. Critical pods, static ones among them, are taken.
+/// Whether the node's pressures refuse a pod: under memory pressure, only pods that request memory or
+/// tolerate the pressure are accepted. Critical pods, which include static ones, are always accepted.
 ///
 /// Upstream: `Admit` of `pkg/kubelet/eviction/eviction_manager.go`.
 fn is_pressed_out(pod: &Pod, pressures: &Pressures) -> bool {
@@ -355,8 +353,8 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
     None
 }
 
-/// A manifest's pod gets what is missing as its message, as any other: upstream writes of preemption, which
-/// its author has not heard of.
+/// For a manifest's pod, the message names the short resources, as for any other pod: upstream's
+/// mentions preemption, which doesn't help its author.
 fn nobody_makes_room(pod: &Pod, shortages: &[Shortage]) -> Failure {
     if let Some(first) = shortages.first().filter(|_| !is_api_pod(pod)) {
         return first.failure();
@@ -380,7 +378,7 @@ pub fn is_critical(pod: &Pod) -> bool {
     !is_api_pod(pod) || is_system_critical(pod)
 }
 
-/// Whether a pod is one of system priority, which nothing on this node makes room for.
+/// Whether a pod has system priority; it is never preempted.
 pub fn is_system_critical(pod: &Pod) -> bool {
     let spec = spec::spec(pod);
     let is_system =
@@ -390,15 +388,15 @@ pub fn is_system_critical(pod: &Pod) -> bool {
         || (!is_api_pod(pod) && spec.priority_class_name.as_deref().is_some_and(is_system))
 }
 
-/// In which order pods that are all new to this process are asked: those that run already, then
-/// those of manifests, then by age.
+/// The order of admission of pods that are all new to this process: first running ones, then those of
+/// manifests, then by age.
 pub fn turn(pod: &Pod, runs: bool) -> (bool, bool, Option<Timestamp>, PodUid) {
     let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
     (!runs, is_api_pod(pod), created, PodUid::of(pod))
 }
 
-/// Status of a pod that ends here as failed: what it was until now, if it ran, with phase, reason
-/// and message.
+/// Status of a pod that ends as failed here: its last status, if it ran, with phase, reason and
+/// message.
 ///
 /// Upstream: `pkg/kubelet/kubelet.go` (`rejectPod`).
 pub fn failed_status(

@@ -1,4 +1,4 @@
-//! Selects the pods to preempt for a critical pod, and those that it waits for.
+//! Selects the pods to preempt for a critical pod, and the pods whose end it waits for.
 //!
 //! Upstream: `pkg/kubelet/preemption/preemption.go`.
 
@@ -16,8 +16,8 @@ use super::{AdmitInput, is_critical};
 /// How much of each resource is missing.
 type Missing = BTreeMap<String, i64>;
 
-/// The pods to preempt so that `pod` fits; none when even all of them together free too little.
-/// Classes of service from best effort upwards, in each as few and as small pods as do.
+/// The pods to preempt so that `pod` fits; none if all of them together free too little. By QoS class
+/// from best effort upwards, in each as few and as small pods as possible.
 pub(super) fn victims(
     pod: &Pod,
     others: &[Arc<Pod>],
@@ -53,8 +53,8 @@ pub(super) fn victims(
     Some(all.map(PodUid::of).collect())
 }
 
-/// The pods of `stopping` that an admitted critical pod has to wait for. They were preempted, for whichever
-/// pod, and something of them may still run. A pod that fits beside all of them waits for none.
+/// The pods of `stopping` that an admitted critical pod has to wait for. They were preempted, for any
+/// pod, and some of their containers may still run. A pod that fits beside all of them waits for none.
 ///
 /// Upstream: `evictPodsToFreeRequests`, which returns once the pods have stopped.
 pub fn awaited(input: &AdmitInput<'_>, stopping: &[Arc<Pod>]) -> Vec<PodUid> {
@@ -113,8 +113,8 @@ fn without_pods<'a>(missing: &Missing, pods: impl Iterator<Item = &'a &'a Pod>) 
     left
 }
 
-/// Pods that free what is missing, taken by how near one alone comes to it; the smaller of two
-/// that come equally near.
+/// Selects pods that free the missing resources, by how close each alone comes; of two equally close
+/// pods, the smaller one.
 fn nearest(mut pods: Vec<&Pod>, mut missing: Missing) -> Option<Vec<&Pod>> {
     let mut taken = Vec::new();
     while !missing.is_empty() {

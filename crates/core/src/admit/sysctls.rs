@@ -1,5 +1,5 @@
-//! The sysctls that a pod of the API server may set: those that are the pod's own and touch nobody
-//! else. Who writes a manifest is master of this machine, and may set any that the Engine takes.
+//! The sysctls that an API pod may set: those that only affect the pod itself. The author of a manifest
+//! controls this machine, and may set any sysctl that the Engine accepts.
 //!
 //! Upstream: `pkg/kubelet/sysctl/allowlist.go`, `pkg/kubelet/sysctl/safe_sysctls.go`. The kernel
 //! versions that are asked for there (4.15 at most) are older than any that a supported Engine
@@ -31,7 +31,7 @@ const SAFE: [(&str, Namespace); 12] = [
     ("net.ipv4.tcp_wmem", Namespace::Net),
 ];
 
-/// The problem with the first sysctl that the pod may not set; `None` if it may set all.
+/// The problem with the first forbidden sysctl of the pod; `None` if all are allowed.
 pub(super) fn forbidden(pod: &Pod) -> Option<String> {
     let spec = spec::spec(pod);
     let sysctls = spec.security_context.as_ref()?.sysctls.as_ref()?;

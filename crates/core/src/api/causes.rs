@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// An error and its causes, each said once: many errors repeat their cause in their own words, and
-/// hyper's own words alone rarely suffice.
+/// An error and its causes, each only once: many errors repeat the text of their cause, and hyper's own
+/// text alone rarely suffices.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

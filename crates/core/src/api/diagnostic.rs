@@ -1,4 +1,4 @@
-//! One thing wrong with an input: what, where, and what to do.
+//! A problem with an input: its description, position and solution.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The input works, yet probably not as its author thinks.
+    /// The input works, but probably not as its author expects.
     Warning,
     /// The input, or the named part of it, is not used.
     Error,
 }
 
 crate::words! {
-    /// The kind of a [`Diagnostic`], stable across releases: people grep and alert on it.
+    /// The kind of a [`Diagnostic`], stable across releases: users search and alert on it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Code {
@@ -37,7 +37,7 @@ crate::words! {
         Syntax = "syntax",
         /// Aliases expand beyond the budget.
         AliasBomb = "alias-bomb",
-        /// The document has no `apiVersion` or `kind`, or they aren't of a kind that is read.
+        /// The document has no `apiVersion` or `kind`, or a kind that is not supported.
         WrongKind = "wrong-kind",
         /// A value has the wrong type.
         InvalidType = "invalid-type",
@@ -55,21 +55,21 @@ crate::words! {
         DuplicatePod = "duplicate-pod",
         /// Two documents describe the same object.
         DuplicateObject = "duplicate-object",
-        /// No manifest defines an object that a pod refers to, or it lacks a key.
+        /// No manifest defines an object that a pod refers to, or the object lacks a key.
         MissingObject = "missing-object",
         /// An edit of an immutable object is ignored.
         Immutable = "immutable",
         /// Other users can read a file that defines a Secret.
         SecretOpenToOthers = "secret-open-to-others",
-        /// Two things in one pod have the same name.
+        /// Two items in one pod have the same name.
         DuplicateName = "duplicate-name",
         /// The file looks half-written.
         HalfWritten = "half-written",
-        /// The newest version of a pod can't be started, or failed; the one before runs.
+        /// The newest version of a pod can't be started, or failed; the previous one runs.
         RolloutFailed = "rollout-failed",
-        /// An older version of a pod runs than its manifest says, since an undo asked for it.
+        /// An older version of a pod runs than its manifest has, because of an undo.
         RolloutUndone = "rollout-undone",
-        /// The newest version of a pod waits for the end of a pause.
+        /// The newest version of a pod waits until its rollout is resumed.
         RolloutPaused = "rollout-paused",
         /// The file is ignored by rule.
         Ignored = "ignored",
@@ -88,15 +88,15 @@ pub struct Position {
     pub column: u32,
     /// Byte offset of the first byte concerned.
     pub offset: usize,
-    /// Number of bytes concerned; 0 for a place between two characters.
+    /// Number of affected bytes; 0 for a position between two characters.
     pub length: usize,
 }
 
-/// One thing wrong with an input.
+/// A problem with an input.
 ///
-/// `message` and `help` never contain an env value, a secret or a piece of the manifest longer
-/// than a name: a diagnostic goes to logs and events. Drawing the source line is for `validate`
-/// alone, whose reader can read the file anyway.
+/// `message` and `help` never contain an env value, a secret or a part of the manifest longer than a
+/// name: a diagnostic goes to logs and events. Only `validate` renders the source line, because its
+/// user can read the file anyway.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// How bad it is.
@@ -108,7 +108,7 @@ pub struct Diagnostic {
     /// The position in the file; `None` if the problem is about the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
-    /// The pod that the document describes, as `namespace/name`; `None` if it describes none, or its
+    /// The pod that the document describes, as `namespace/name`; `None` if there is none, or its
     /// `metadata` can't be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
@@ -177,7 +177,7 @@ impl Diagnostic {
         self
     }
 
-    /// Whether the input, or a part of it, is not used because of this.
+    /// Whether it means that the input, or a part of it, is not used.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }

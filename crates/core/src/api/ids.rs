@@ -39,7 +39,7 @@ macro_rules! string_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Wraps a text that is already known to be of this kind.
+            /// Wraps a string that is known to be valid.
             pub fn new(text: impl Into<Arc<str>>) -> Self {
                 Self(text.into())
             }
@@ -94,7 +94,7 @@ macro_rules! string_id {
 }
 
 string_id! {
-    /// UID of any pod: static, mirror or API. What it means depends on who hands it out.
+    /// UID of any pod: static, mirror or API, depending on the context.
     PodUid
 }
 string_id! {
@@ -129,7 +129,7 @@ impl From<PodUid> for MirrorPodUid {
 }
 
 impl PodUid {
-    /// UID of a pod object; empty when the object has none.
+    /// UID of a pod object; empty if the object has none.
     pub fn of(pod: &Pod) -> Self {
         pod.metadata.uid.as_deref().unwrap_or_default().into()
     }
@@ -174,7 +174,7 @@ pub fn split_name(text: &str) -> (Option<&str>, &str) {
 
 crate::display!(FullName, "{}_{}", name, namespace);
 
-/// A text that is not `<name>_<namespace>` with exactly two non-empty parts.
+/// A string that is not `<name>_<namespace>` with exactly two non-empty parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to parse the pod full name {0:?}: expected <name>_<namespace>")]
 pub struct InvalidFullName(pub String);

@@ -1,7 +1,7 @@
 //! Nouns: identifiers, full names, label and annotation keys, diagnostics, reports.
 //!
-//! Everything here is a plain value that is parsed once and then trusted. Nothing here decides,
-//! waits, reads a clock or knows an I/O library; every other module may import it.
+//! Everything here is a plain value that is parsed once and then trusted. Nothing here makes decisions,
+//! waits, reads a clock or does I/O; every other module may import it.
 
 mod causes;
 pub mod diagnostic;
@@ -23,7 +23,7 @@ pub use shortened::shortened;
 pub use watched::{VALUES_MAX, Watched, is_too_large, read, read_stored, shared};
 
 pub use k8s_openapi::ByteString;
-/// Kubernetes' core types, in the one version this crate speaks.
+/// Kubernetes' core types, in the one version that this crate uses.
 pub use k8s_openapi::api::core::v1 as core;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 pub use k8s_openapi::jiff::Timestamp;

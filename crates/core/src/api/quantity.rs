@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 const NANO: i128 = 1_000_000_000;
 
-/// A parsed quantity, held in nano units: exact for everything Kubernetes accepts up to the
-/// 63-bit bound it sets itself.
+/// A parsed quantity, in nano units: exact for everything that Kubernetes accepts, up to its own 63-bit
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Quantity {
     nano: i128,
@@ -31,7 +31,7 @@ impl Quantity {
         }
     }
 
-    /// That many thousandths of a unit. CPU is counted in these.
+    /// Returns a quantity in thousandths of a unit, as used for CPU.
     pub fn of_milli(thousandths: u64) -> Self {
         Self {
             nano: i128::from(thousandths) * (NANO / 1000),
@@ -43,7 +43,7 @@ impl Quantity {
         self.ceil_to(NANO)
     }
 
-    /// The value in thousandths, rounded up. CPU is counted in these.
+    /// The value in thousandths, rounded up, as used for CPU.
     pub fn milli_ceil(self) -> i64 {
         self.ceil_to(NANO / 1000)
     }
@@ -67,7 +67,7 @@ impl Quantity {
         self.nano < 0
     }
 
-    /// The sum of both, at most the largest value that can be held.
+    /// The sum of both, at most the largest representable value.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self {
@@ -180,7 +180,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Thousandths of a unit as the API writes them: whole units where they are some.
+/// Formats thousandths of a unit as the API does: without a suffix if they are whole units.
 pub fn milli_text(milli: u64) -> String {
     if milli.is_multiple_of(1000) {
         (milli / 1000).to_string()
@@ -189,7 +189,7 @@ pub fn milli_text(milli: u64) -> String {
     }
 }
 
-/// A number with the largest binary suffix that leaves a whole number.
+/// Formats a number with the largest binary suffix that leaves a whole number.
 pub fn binary_text(units: u64) -> String {
     [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
         .into_iter()

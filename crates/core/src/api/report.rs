@@ -1,4 +1,4 @@
-//! The agent's report over its socket: the data of `mirrorlet status`.
+//! The agent's report over its socket: the data behind `mirrorlet status`.
 //!
 //! The JSON form is what `-o json` prints; fields are only ever added.
 
@@ -32,7 +32,7 @@ pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};
 pub use volumes::{VolumeReport, VolumeState, VolumesReport};
 pub use workloads::{SetRevisions, WorkloadCondition, WorkloadReport};
 
-/// One look at a running agent.
+/// The state of a running agent at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
@@ -46,7 +46,7 @@ pub struct StatusReport {
     pub lacks: Vec<MissingAccessReport>,
     /// The Engine it drives.
     pub engine: EngineReport,
-    /// The API server it works with, if one is configured.
+    /// The API server that it uses, if one is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiReport>,
     /// Its Node, if an API server is configured.
@@ -58,15 +58,15 @@ pub struct StatusReport {
     /// Image garbage collection, where it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_gc: Option<ImageGcReport>,
-    /// The pressures that the node is under, as its conditions name them, each with the readings
-    /// with which it began.
+    /// The pressures that the node is under, by condition name, each with the readings with which it
+    /// began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pressures: BTreeMap<String, String>,
     /// The sources of pods.
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
     pub pods: Vec<PodReport>,
-    /// Every Deployment, `StatefulSet` and `DaemonSet` of its manifests, by namespace and name.
+    /// All Deployments, `StatefulSet`s and `DaemonSet`s in its manifests, by namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workloads: Vec<WorkloadReport>,
     /// Every Job of its manifests, by namespace and name.
@@ -75,13 +75,14 @@ pub struct StatusReport {
     /// Every CronJob of its manifests, by namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cron_jobs: Vec<CronJobReport>,
-    /// Problems that belong to no running pod: files that never parsed, duplicates.
+    /// Problems without a running pod: files that were never valid, duplicates.
     pub problems: Vec<Diagnostic>,
 }
 
 impl StatusReport {
-    /// Whether the Engine answers, the credentials for the API server are good, every pod is well, no
-    /// Job has failed, and no manifest has an error. A pod of a Job that failed is well if another one did its work.
+    /// Whether the Engine answers, the credentials for the API server are valid, every pod is well, no
+    /// Job has failed, and no manifest has an error. A failed pod of a Job is well if another one did
+    /// its work.
     pub fn is_well(&self) -> bool {
         let of_sources = self.sources.iter().flat_map(|source| &source.problems);
         let mut problems = self.problems.iter().chain(of_sources);
@@ -116,11 +117,12 @@ pub struct AgentReport {
     pub owner: String,
 }
 
-/// Something the agent needs of its host and hasn't got.
+/// Access to the host that the agent needs and doesn't have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MissingAccessReport {
-    /// The need, in one word: `Socket`, `Root`, `PodNetwork`, `Network`, `Propagation`, `Processes`, `HostRoot`.
+    /// The need, in one word: `Socket`, `Root`, `PodNetwork`, `Network`, `Propagation`, `Processes` or
+    /// `HostRoot`.
     pub need: String,
     /// The missing access, and what doesn't work without it.
     pub message: String,
@@ -136,8 +138,8 @@ pub struct EngineReport {
     pub endpoint: String,
     /// Whether the last call got an answer.
     pub reachable: bool,
-    /// Whether the agent doesn't know yet what runs there: it lists the containers after its start, and
-    /// looks at each pod. One of which every look has failed so far is not known.
+    /// Whether the agent doesn't know all running pods yet: after its start it lists the containers,
+    /// and reads the status of each pod. A pod counts as unknown until its status was read once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unlisted: bool,
     /// Version of the Engine, once known.
@@ -203,12 +205,12 @@ pub struct ConditionReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorReport {
-    /// `Synced`, `Pending`, or what keeps it from being made: `NamespaceMissing`, say.
+    /// `Synced`, `Pending`, or what prevents its creation, for example `NamespaceMissing`.
     pub state: String,
     /// The UID that the API server gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Why it can't be created, in the API server's words.
+    /// Why it can't be created, in the API server's message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When that began.
@@ -229,7 +231,7 @@ pub enum PullPhase {
     Extracting,
 }
 
-/// How far a pull has come.
+/// The progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PullReport {
@@ -251,12 +253,11 @@ pub struct PullReport {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageGcReport {
-    /// From which share of the disk on images are removed, in percent.
+    /// The disk usage above which images are removed, in percent.
     pub high_threshold_percent: u8,
     /// Down to which share, in percent.
     pub low_threshold_percent: u8,
-    /// The share of the Engine's disk that is used, in percent, as of the last pass that could
-    /// tell.
+    /// The usage of the Engine's disk, in percent, as of the last pass that could read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_used_percent: Option<u8>,
     /// When the last pass began.
@@ -264,7 +265,7 @@ pub struct ImageGcReport {
     pub last_pass: Option<Timestamp>,
     /// Images removed since the agent started.
     pub removed: u64,
-    /// Their sizes together, in bytes; shared layers count with each.
+    /// The total size of those images, in bytes; shared layers count with each.
     pub freed_bytes: u64,
     /// Why the last pass failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -307,25 +308,24 @@ pub struct PodReport {
     pub manifest_name: String,
     /// Namespace.
     pub namespace: String,
-    /// The workload that it belongs to, as `Deployment/web`; none of a pod with a document of its
-    /// own.
+    /// The workload that it belongs to, as `Deployment/web`; none for a pod with its own document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
     /// The CronJob of which its Job is a run, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron_job: Option<String>,
-    /// UID: of a static pod the hash of its manifest.
+    /// UID: for a static pod, the hash of its manifest.
     pub uid: PodUid,
     /// Its source: file path, URL, or the API server.
     pub source: String,
-    /// The value of kubectl's STATUS column: a phase, or the reason that matters more.
+    /// The value of kubectl's STATUS column: the phase, or a more important reason.
     pub status: String,
     /// Pod phase.
     pub phase: String,
     /// Its labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// One sentence about why it isn't simply running; empty when it is.
+    /// One sentence about why it isn't simply running; empty if it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Containers ready.
@@ -345,15 +345,15 @@ pub struct PodReport {
     pub ports: Vec<PortReport>,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerReport>,
-    /// The container that is meant where none is named; none of a pod with several containers and no
-    /// annotation that chooses one.
+    /// The default container for commands; none for a pod with several containers and no annotation
+    /// that selects one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_container: Option<String>,
-    /// How it stands with its mirror pod; none for a pod of the API server, and without one.
+    /// The state of its mirror pod; none for an API pod, and without a mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
-    /// Whether another version runs than its manifest says: the last good one where the manifest
-    /// can't be read, or an older one where the newest can't be started, failed or was undone.
+    /// Whether a different version runs than its manifest has: the last valid one if the manifest can't
+    /// be read, or an older one if the newest can't be started, failed or was undone.
     pub held: bool,
     /// Its rollout, until the newest revision is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -363,7 +363,7 @@ pub struct PodReport {
     pub problems: Vec<Diagnostic>,
 }
 
-/// Status of a pod at which no look has succeeded yet, and of one that runs and that no source has.
+/// Status of a pod whose status could not be read yet, and of a running one that no source has.
 pub const UNKNOWN: &str = "Unknown";
 
 /// Status of a pod that is being stopped.
@@ -385,29 +385,29 @@ pub const STARTING: &str = "Starting";
 pub const PAUSED: &str = "Paused";
 
 impl PodReport {
-    /// Whether it is a failed pod of a Job, which has another one in its place or has failed itself.
+    /// Whether it is a failed pod of a Job that has a replacement, or that has itself failed.
     pub fn is_tried_again(&self) -> bool {
         let owner = self.workload.as_deref().unwrap_or_default();
         owner.starts_with("Job/") && self.phase == "Failed"
     }
 
-    /// Whether the pod is being stopped, as the old version of an edited pod is.
+    /// Whether the pod is being stopped, like the old version of an edited pod.
     pub fn is_ending(&self) -> bool {
         self.status == TERMINATING
     }
 
-    /// Whether it runs though no source has it so far: the agent before has started it.
+    /// Whether it runs though no source has delivered it yet: an earlier agent has started it.
     pub fn is_adopted(&self) -> bool {
         self.status == UNKNOWN && self.source.is_empty()
     }
 
-    /// Whether the newest version runs, rather than one in its place.
+    /// Whether the newest version runs, rather than another one in its place.
     pub fn is_updated(&self) -> bool {
         let rollout = self.rollout.as_ref();
         rollout.is_none_or(|rollout| rollout.revision == rollout.newest)
     }
 
-    /// Whether both have the same namespace and name: they are versions of one pod.
+    /// Whether both have the same namespace and name, and so are versions of one pod.
     pub fn is_same_pod(&self, other: &Self) -> bool {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
@@ -419,8 +419,8 @@ impl PodReport {
         stays && self.ready == self.containers_total && self.ready > 0
     }
 
-    /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a user, and no
-    /// other version runs in its place but for a rollout under way.
+    /// Whether it is in the state that its manifest describes: ready, or succeeded, or stopped by a
+    /// user, and no other version runs in its place except during a rollout.
     pub fn is_well(&self) -> bool {
         let rests = self.phase == "Succeeded" || self.status == STOPPED;
         let has_error = self.problems.iter().any(Diagnostic::is_error);

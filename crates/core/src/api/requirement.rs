@@ -6,14 +6,14 @@ use super::core::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 /// Operator: the value is one of those listed.
 pub const IN: &str = "In";
-/// Operator: the value is none of those listed, or there is none.
+/// Operator: the value is not in the list, or the label is missing.
 pub const NOT_IN: &str = "NotIn";
 /// Operator: there is a value.
 pub const EXISTS: &str = "Exists";
 /// Operator: there is no value.
 pub const DOES_NOT_EXIST: &str = "DoesNotExist";
 
-/// Whether the value of a label meets a requirement of the API; an unknown operator is never met.
+/// Whether the value of a label meets a requirement; an unknown operator is never met.
 ///
 /// Upstream: `Requirement.Matches` of `k8s.io/apimachinery/pkg/labels/selector.go`.
 pub fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
@@ -27,7 +27,7 @@ pub fn meets(operator: &str, values: &[String], value: Option<&str>) -> bool {
     }
 }
 
-/// Whether a node selector allows the node of that name and with those labels.
+/// Whether a node selector matches a node with that name and labels.
 ///
 /// Upstream: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go`.
 pub fn selects_node(

@@ -1,6 +1,7 @@
 //! Messages of others, which may be of any length.
 
-/// The text, or its beginning with an ellipsis in at most that many bytes, which are all that it holds.
+/// Returns the text, or its beginning with an ellipsis, within that many bytes. Doesn't keep the memory
+/// of the rest.
 pub fn shortened(mut text: String, bytes_max: usize) -> String {
     const ELLIPSIS: char = '…';
     if text.len() > bytes_max {

@@ -1,4 +1,4 @@
-//! Objects as the API server and the disk have them.
+//! Objects as they are read from the API server and the disk.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,11 +16,11 @@ use super::keys;
 use super::meta::ObjectMeta;
 use crate::decode::decode_whole;
 
-/// An object that is read in two steps: as any JSON, and that as the object.
+/// An object that is read in two steps: as any JSON, and from that as the object.
 ///
-/// serde compiles a reader of the whole type for each form that it is read from: text, any JSON that
-/// a watch keeps for a moment because it names an object before it says what became of it, the
-/// JSON of a manifest. This way a type has one, that of manifests.
+/// serde compiles a reader of the whole type for each input format: text, the buffered JSON of a watch
+/// event, which has the object before its type, the JSON of a manifest. This way a type has one reader,
+/// that for manifests.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Watched<K>(pub K);
@@ -44,9 +44,10 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, bool), 
     Ok((json, budget.is_exceeded.get()))
 }
 
-/// Most values of an object: items of lists and entries of mappings, but for the fields of the object and
-/// of its `metadata`, `spec` and `status`. A Pod of a few hundred is a large one, while the 1.5 MiB that an API server stores may
-/// hold a hundred thousand, each of which takes hundreds of bytes in memory.
+/// Maximum number of values of an object: items of lists and entries of mappings, without the fields of
+/// the object and of its `metadata`, `spec` and `status`. A Pod with a few hundred is large, but the
+/// 1.5 MiB that an API server stores may hold a hundred thousand, each of which takes hundreds of bytes
+/// in memory.
 pub const VALUES_MAX: usize = 10_000;
 
 /// Counts the values of one object.
@@ -78,8 +79,8 @@ struct Bounded<'a> {
 
 /// Mappings around the values that count: the object itself, and its sections.
 const SECTIONS: usize = 2;
-/// The sections, whose fields are known beforehand. Whatever else an object has may be a list or mapping
-/// of any length, like the data of a config map.
+/// The sections with a fixed set of fields. All other fields may be a list or mapping of any length,
+/// like the data of a config map.
 const SECTION_NAMES: [&str; 3] = ["metadata", "spec", "status"];
 
 impl Bounded<'_> {
@@ -198,7 +199,7 @@ fn mark(object: &mut Value, is_too_large: bool) {
     }
 }
 
-/// Whether values of an object were left out because it has too many.
+/// Whether values of an object were dropped because it has too many.
 pub fn is_too_large(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
     annotations.is_some_and(|all| all.contains_key(keys::TOO_LARGE))
@@ -216,8 +217,8 @@ where
     Watched::deserialize(deserializer).map(|Watched(object)| Arc::new(object))
 }
 
-/// Reads a field that an agent has stored, for `#[serde(deserialize_with)]`: as [`Watched`] does, but the
-/// agent's note that values were left out stays. Nobody else's is stored.
+/// Reads a field from the agent's own storage, for `#[serde(deserialize_with)]`: as [`Watched`] does,
+/// but keeps the agent's note that values were dropped. Only the agent's own note is ever stored.
 ///
 /// # Errors
 /// As [`read`].
@@ -236,7 +237,7 @@ where
 /// Reads an object from a JSON value.
 ///
 /// # Errors
-/// The field of the first value that has another type, and the two types; never the value.
+/// The path of the first value with a wrong type, and both types; never the value.
 pub fn read<T: DeserializeOwned>(json: &serde_json::Value) -> Result<T, String> {
     decode_whole(json).map_err(|fault| {
         if fault.path.0.is_empty() {

@@ -1,8 +1,8 @@
 //! Macros: for enums whose variants each have a word, for structs that display as some of their fields,
 //! and for structs of which `Debug` shows little.
 
-/// Defines an enum whose variants each have a word, with the function that returns the word and
-/// the constant `ALL`. The line `impl Display;` makes it display as its word.
+/// Defines an enum whose variants each have a word, with a function that returns the word and the
+/// constant `ALL`. The line `impl Display;` makes it display as its word.
 #[macro_export]
 macro_rules! words {
     (

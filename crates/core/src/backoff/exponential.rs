@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pauses of a series of failures: from a first one, doubled each time, to a longest one.
+/// Pauses after consecutive failures: the first one is doubled each time, up to a maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExponentialBackoff {
     first: Duration,
@@ -26,7 +26,7 @@ impl ExponentialBackoff {
         self.after(self.failures)
     }
 
-    /// Ends the series: the next pause is the first again.
+    /// Resets the series: the next pause is the first one again.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

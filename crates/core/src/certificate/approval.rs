@@ -1,10 +1,10 @@
 //! The certificates that a cluster's approver grants to agents.
 //!
-//! A user who may request `nodeclient` certificates may ask for any Node's name: RBAC can't express
-//! "for the host that you run on". The API server knows that host, since it is in every token that
-//! is bound to a pod, and passes it on with the request. So a request is approved when it asks for
-//! exactly the Node of the host that its token is bound to; renewals when they ask for the Node
-//! that asks; serving certificates when they name nothing but that Node and its host.
+//! A user who may request `nodeclient` certificates may request one for any Node's name: RBAC can't
+//! express "for your own host". The API server knows that host from every token that is bound to a pod,
+//! and passes it on with the request. So a request is approved if it is for exactly the Node of the
+//! host that its token is bound to; a renewal if it is for the requester's own Node; a serving
+//! certificate if it contains only that Node and its host.
 //!
 //! Upstream: `pkg/controller/certificates/approver/sarapprove.go`,
 //! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`, `ValidateKubeletServingCSR`).
@@ -17,9 +17,9 @@ use crate::api::core::Node;
 use crate::api::keys::NODE_LABEL;
 use crate::small::SmallCollect;
 
-/// The signer of certificates that a node calls the API server with.
+/// The signer of certificates with which nodes authenticate to the API server.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// The signer of certificates that a node is called by the API server with.
+/// The signer of serving certificates that nodes show to the API server.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// Key of the user's extra fields: the node of the pod that the token is bound to. The API server
 /// sets it.
@@ -63,7 +63,7 @@ pub struct SigningRequest {
 /// The facts about a Node that a decision needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSeen {
-    /// Whether it is one of mirrorlet's; else it is a kubelet's.
+    /// Whether it is one of mirrorlet's; otherwise it is a kubelet's.
     pub is_ours: bool,
     /// The names among its addresses.
     pub names: BTreeSet<String>,
@@ -98,7 +98,7 @@ pub type Nodes = BTreeMap<String, NodeSeen>;
 pub enum Decision {
     /// It is approved, for this reason.
     Approve(String),
-    /// It is one of ours and asks for something else.
+    /// It is one of ours, but its contents are not allowed.
     Deny {
         /// The reason, one word.
         reason: &'static str,
@@ -121,14 +121,14 @@ fn deny(reason: &'static str, message: impl Into<String>) -> Decision {
 /// The agents whose requests an approver decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
-    /// The user that the agents are without a certificate: their `ServiceAccount`.
+    /// The user of agents without a certificate: their `ServiceAccount`.
     pub account: String,
     /// Suffix of the Node's name: the Node of host `a` is `a-<suffix>`.
     pub suffix: String,
 }
 
 impl Approver {
-    /// An approver for the agents of that `ServiceAccount`, whose Nodes have that suffix.
+    /// Returns an approver for the agents of that `ServiceAccount`, whose Nodes have that suffix.
     pub fn new(namespace: &str, account: &str, suffix: &str) -> Self {
         Self {
             account: format!("system:serviceaccount:{namespace}:{account}"),
@@ -148,7 +148,7 @@ impl Approver {
         (!host.is_empty()).then_some(host)
     }
 
-    /// Whether the request of that user to that signer may be ours to decide.
+    /// Whether a request of that user to that signer may be ours to decide.
     pub fn concerns(&self, signer: &str, user: &str) -> bool {
         matches!(signer, CLIENT_SIGNER | SERVING_SIGNER)
             && (user == self.account || self.host_of(user).is_some())

@@ -10,8 +10,8 @@ use super::{HUB, RegistryAuth};
 /// The key of Docker Hub's credentials, used when no other key matches.
 const HUB_KEY: &str = "index.docker.io";
 
-/// Credentials, in the order in which they were added, by what they are for: a host, its labels
-/// perhaps with wildcards, and the beginning of a path.
+/// Credentials, in order of insertion, by their key: a host, perhaps with wildcards for labels, and a
+/// path prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keyring {
     by_key: BTreeMap<String, Vec<RegistryAuth>>,
@@ -25,7 +25,7 @@ impl Keyring {
         keyring
     }
 
-    /// Adds credentials. Those that name no host are for nothing.
+    /// Adds credentials. Those without a host match nothing.
     pub fn add(&mut self, auths: Auths) {
         for (registry, auth) in auths {
             if let Some(key) = normalised(&registry) {
@@ -34,8 +34,8 @@ impl Keyring {
         }
     }
 
-    /// The credentials for an image, those with the longest path first. `repository` is its
-    /// registry and repository, for example `docker.io/library/nginx`.
+    /// The credentials for an image, those with the longest path first. `repository` is its registry
+    /// and repository, for example `docker.io/library/nginx`.
     pub fn lookup(&self, repository: &str) -> Vec<RegistryAuth> {
         let matching = self.by_key.iter().rev();
         let found: Vec<RegistryAuth> = matching
@@ -69,8 +69,8 @@ fn normalised(registry: &str) -> Option<String> {
     Some(format!("{host}{path}"))
 }
 
-/// Whether a key is for an image: its port is the same, its host has the same labels, and its path
-/// is the beginning of the image's.
+/// Whether a key matches an image: the same port, the same host labels, and a prefix of the image's
+/// path.
 ///
 /// Upstream: `URLsMatch`.
 fn is_for(key: &str, repository: &str) -> bool {

@@ -1,9 +1,9 @@
-//! Credentials for registries, as values: what configurations and secrets hold, and which of it a
-//! pull of an image is tried with, in which order.
+//! Credentials for registries, as values: the contents of configurations and secrets, and the
+//! credentials to try for a pull, in order.
 //!
-//! [`parse`] reads the three forms they are written in, [`Keyring`] matches them with images, and
-//! [`candidates`] puts those of a pod before those of the node. Passwords and tokens never reach a
-//! message or a `Debug` text.
+//! [`parse`] reads the three formats, [`Keyring`] matches them with images, and [`candidates`] puts
+//! those of a pod before those of the node. Passwords and tokens never appear in a message or `Debug`
+//! text.
 //!
 //! Upstream: `pkg/credentialprovider/{config,keyring}.go`, `pkg/credentialprovider/secrets`.
 
@@ -22,23 +22,23 @@ const HUB: &str = "docker.io";
 /// Under which name clients keep credentials for [`HUB`].
 pub const HUB_SERVER: &str = "https://index.docker.io/v1/";
 
-/// Credentials for a registry. Its `Debug` text has the registry alone.
+/// Credentials for a registry. Its `Debug` text contains only the registry.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RegistryAuth {
     /// User.
     pub username: String,
     /// Password.
     pub password: String,
-    /// Token that stands for a password; empty for none.
+    /// Identity token, which replaces a password; empty for none.
     pub identity_token: String,
-    /// Token that is shown to the registry as it is; empty for none.
+    /// Registry token, which is sent to the registry as it is; empty for none.
     pub registry_token: String,
-    /// Registry host, or the path below it, that they are for.
+    /// Registry host, optionally with a path, that they are for.
     pub server: String,
 }
 
 impl RegistryAuth {
-    /// Whether nothing is in it that a registry could know anybody by.
+    /// Whether it contains nothing that identifies a user.
     pub fn is_anonymous(&self) -> bool {
         self.username.is_empty()
             && self.password.is_empty()
@@ -63,9 +63,9 @@ pub enum Credential {
     },
 }
 
-/// Returns the credentials to try for an image, in order, each once: the pod's own secrets, then
-/// those of the node's configuration, then the helper it names. An empty list means that the image
-/// is pulled without credentials.
+/// Returns the credentials to try for an image, in order, without duplicates: the pod's own secrets,
+/// then those of the node's configuration, then its credential helper. An empty list means that the
+/// image is pulled without credentials.
 ///
 /// `repository` is registry and repository, for example `docker.io/library/nginx`.
 pub fn candidates(pod: &Keyring, node: &DockerConfig, repository: &str) -> Vec<Credential> {

@@ -1,5 +1,5 @@
-//! The forms credentials are written in: Docker's `config.json`, which is also that of secrets of
-//! type `kubernetes.io/dockerconfigjson`, and its predecessor `.dockercfg`.
+//! The formats of credentials: Docker's `config.json`, which secrets of type
+//! `kubernetes.io/dockerconfigjson` also use, and its predecessor `.dockercfg`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 /// Credentials by the registry they were written for.
 pub type Auths = BTreeMap<String, RegistryAuth>;
 
-/// Why a configuration can't be read. Tells where, never what stands there.
+/// Why a configuration can't be read. Contains the position, never the content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum MalformedConfig {
     /// It is not JSON.
@@ -71,9 +71,9 @@ pub struct DockerConfig {
 }
 
 impl DockerConfig {
-    /// The helper that knows the credentials for an image's registry, and what it is asked for.
+    /// The credential helper for an image's registry, and the key to ask it for.
     ///
-    /// As Docker's own client does: one that is named for the host, else the one for all.
+    /// As in Docker's own client: the helper configured for the host, otherwise the general one.
     pub(super) fn helper(&self, repository: &str) -> Option<Credential> {
         let host = repository.split_once('/').map_or(repository, |(h, _)| h);
         let (keys, server): (&[&str], &str) = if host == HUB {

@@ -18,8 +18,8 @@ const CONFIG_JSON: (&str, &str) = ("kubernetes.io/dockerconfigjson", ".dockercon
 /// Type and key of a secret that is a `.dockercfg`.
 const DOCKERCFG: (&str, &str) = ("kubernetes.io/dockercfg", ".dockercfg");
 
-/// A pull secret that can't be used. The pod's images can't be pulled until it is mended: to pull
-/// without it might bring another image than the author meant.
+/// A pull secret that is malformed. The pod's images can't be pulled until it is corrected: a pull
+/// without it might return a different image than the author expects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("pull secret {name:?}, key {key:?}: {cause}")]
 pub struct MalformedSecret {
@@ -40,11 +40,11 @@ pub struct PullSecrets {
     pub sources: Vec<(SecretUse, Keyring)>,
     /// The first one that can't be used.
     pub malformed: Option<MalformedSecret>,
-    /// Names of those that can't be read, in the spec's order.
+    /// Names of the unreadable secrets, in the spec's order.
     pub unreadable: Vec<String>,
 }
 
-/// A pull secret, and the hash of what in it is for an image.
+/// A pull secret, and the hash of its credentials for an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretUse {
@@ -59,13 +59,13 @@ pub struct SecretUse {
 }
 
 impl SecretUse {
-    /// Whether both are one secret, whatever it holds.
+    /// Whether both are the same secret, whatever its content.
     pub(crate) fn is_same_secret(&self, other: &Self) -> bool {
         (&self.namespace, &self.name, &self.uid) == (&other.namespace, &other.name, &other.uid)
     }
 }
 
-/// The hash of credentials that stands for them on disk.
+/// The hash that represents credentials on disk.
 pub fn credential_hash(auth: &RegistryAuth) -> String {
     let mut hash = Sha256::new();
     for part in [
@@ -83,7 +83,7 @@ pub fn credential_hash(auth: &RegistryAuth) -> String {
 }
 
 impl PullSecrets {
-    /// Those secrets that have credentials for a repository, with the hash of these credentials.
+    /// The secrets with credentials for a repository, with the hash of these credentials.
     pub fn uses(&self, repository: &str) -> Vec<SecretUse> {
         let all = self.sources.iter().flat_map(|(secret, keyring)| {
             let credentials = keyring.lookup(repository).into_iter();
@@ -96,7 +96,7 @@ impl PullSecrets {
     }
 }
 
-/// Reads the pull secrets of a pod from what came of asking for them.
+/// Reads the pull secrets of a pod from the fetched objects.
 pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
     let mut found = PullSecrets::default();
     for name in spec::pull_secret_names(pod) {
@@ -121,8 +121,8 @@ pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
     found
 }
 
-/// The credentials in a secret; none if it has another type. Helpers that it names are not asked:
-/// who may write a secret may not run programs on the node.
+/// The credentials in a secret; none if it has another type. Credential helpers in it are ignored: the
+/// author of a secret must not run programs on the node.
 fn auths(name: &str, secret: &Secret) -> Result<Auths, MalformedSecret> {
     let kind = secret.type_.as_deref().unwrap_or_default();
     let data = |key: &str| {

@@ -3,8 +3,8 @@
 use super::CronJob;
 use crate::api::report::RunAction;
 
-/// Returns what would become of a `CronJob` and because of what. `present` is the one that its
-/// document describes now.
+/// Returns the effect of an edit on a `CronJob`, with the cause. `present` is the one in the current
+/// document.
 pub fn plan(cron: &CronJob, present: Option<&CronJob>) -> (RunAction, String) {
     let Some(present) = present else {
         let reason = if cron.suspend {

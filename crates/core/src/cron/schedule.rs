@@ -1,7 +1,7 @@
-//! When a CronJob is due: five fields, in a time zone.
+//! The schedule of a CronJob: five fields, in a time zone.
 //!
-//! The fields are read here, as upstream reads them; which moments they mean, over months, leap
-//! years and changes of the clock, is found by a library.
+//! The fields are parsed here, as upstream parses them; a library computes the matching times, across
+//! months, leap years and clock changes.
 //!
 //! Upstream: `ParseStandard` of `github.com/robfig/cron/v3`.
 
@@ -78,7 +78,7 @@ pub enum NotSchedule {
         "must have five fields (minute, hour, day of the month, month, day of the week), or be a macro like @daily"
     )]
     Form,
-    /// It is a word, or begins with one, that is not supported.
+    /// It is, or begins with, a word that is not supported.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
     /// A field is wrong.
@@ -89,7 +89,7 @@ pub enum NotSchedule {
     Never,
 }
 
-/// The time zone of a name of the IANA database, as this program has it.
+/// The time zone with an IANA name, from the database in this program.
 pub fn time_zone(name: &str) -> Option<TimeZone> {
     // As upstream, whose "Local" is another machine's.
     if name.is_empty() || name.eq_ignore_ascii_case("local") {
@@ -175,8 +175,8 @@ impl Schedule {
     }
 }
 
-/// A field in the words of the library: as it is written where these mean the same, else as a list.
-/// `*` says whether day of the month and day of the week have to hold both.
+/// Converts a field to the library's syntax: unchanged if it means the same there, otherwise as a list.
+/// `*` matters because it decides whether both the day of the month and the day of the week must match.
 fn read(field: &Field, text: &str) -> Option<String> {
     let mut values = 0_u64;
     let mut is_star = false;

@@ -1,4 +1,4 @@
-//! Variables from files that another container of the pod wrote.
+//! Variables from files that another container of the pod has written.
 //!
 //! Upstream: `pkg/kubelet/util/env/env_util.go`.
 
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use crate::api::core::{Container, FileKeySelector};
 use crate::expand::TOTAL_MAX;
 
-/// Most bytes of the files that variables of one container come from, together: what its environment and
-/// command may have. A file may have half of it, and a pod may name thousands.
+/// Maximum total size of the files for variables of one container, in bytes: the limit for its
+/// environment and command. A file may have half of it, and a pod may refer to thousands.
 pub const FILES_BYTES_MAX: usize = TOTAL_MAX;
 
-/// Why a file gives no variable. Names lines, never their content.
+/// Why a file provides no variable. Names lines, never their content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// There is no such file.
@@ -36,7 +36,7 @@ pub enum FileError {
     },
 }
 
-/// The content of the files that variables of a container come from, by volume and path.
+/// The contents of the files with variables of a container, by volume and path.
 pub type EnvFiles = BTreeMap<(String, String), Result<String, FileError>>;
 
 /// The files that the container's variables come from.
@@ -49,8 +49,8 @@ pub fn env_files(container: &Container) -> impl Iterator<Item = &FileKeySelector
     sources.filter_map(|from| from.file_key_ref.as_ref())
 }
 
-/// The value of a variable in a file of lines `NAME='value'`, with comments and blank lines. A
-/// value may have several lines. An empty value is none, as upstream.
+/// The value of a variable in a file of lines `NAME='value'`, with comments and blank lines. A value
+/// may have several lines. An empty value counts as missing, as upstream.
 pub(super) fn value_in(text: &str, key: &str) -> Result<String, FileError> {
     let none = || FileError::NoKey(key.to_owned());
     let mut lines = text.lines().enumerate();

@@ -34,12 +34,11 @@ pub struct EnvContext<'a> {
     pub allocatable: Amounts,
     /// The objects that the pod refers to.
     pub objects: &'a ObjectSet,
-    /// The files that variables come from. Before the pod runs there are none: such variables are
-    /// left out.
+    /// The files with variables. Before the pod runs there are none: such variables are skipped.
     pub files: Option<&'a EnvFiles>,
 }
 
-/// Why an environment can't be made. Names variables, fields and objects, never values.
+/// Why an environment can't be computed. Names variables, fields and objects, never values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     /// A field or resource has no value.
@@ -50,7 +49,7 @@ pub enum EnvError {
         /// Why.
         error: DownwardError,
     },
-    /// It would be larger than what a process can be started with.
+    /// It would be larger than the limit for starting a process.
     #[error(transparent)]
     Expand(#[from] ExpandError),
     /// An object can't be had.
@@ -85,7 +84,7 @@ pub enum EnvError {
     NoServices(ObjectError),
 }
 
-/// A container's environment: what `envFrom` brings, then the spec's variables in their order,
+/// A container's environment: the variables of `envFrom`, then the spec's variables in their order,
 /// then services. A later variable of the same name replaces the earlier one's value in its place;
 /// services replace nothing.
 #[derive(Default)]
@@ -95,7 +94,7 @@ pub struct Environment {
     at: BTreeMap<String, usize>,
     /// The bytes left for its command.
     budget: Budget,
-    /// Keys of objects in `envFrom` that can't be the name of a variable, and so are left out.
+    /// Keys of objects in `envFrom` that are not valid variable names, and so are skipped.
     pub skipped: BTreeSet<String>,
 }
 
@@ -160,7 +159,7 @@ fn place(variable: &str) -> String {
 /// The container's environment.
 ///
 /// # Errors
-/// Something it is made of is missing, or it is too large.
+/// An input is missing, or the environment is too large.
 pub fn resolve(container: &Container, context: &EnvContext<'_>) -> Result<Environment, EnvError> {
     let services = services_of(context)?;
     let mut environment = Environment::default();
@@ -197,7 +196,8 @@ fn services_of(context: &EnvContext<'_>) -> Result<Variables, EnvError> {
     Ok(service_variables(services, &namespace, links))
 }
 
-/// Adds what one entry of `envFrom` brings, one key at a time: many entries may name one object.
+/// Adds the variables of one entry of `envFrom`, one key at a time: many entries may refer to one
+/// object.
 fn add_object(
     from: &EnvFromSource,
     context: &EnvContext<'_>,

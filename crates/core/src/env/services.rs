@@ -12,7 +12,7 @@ use crate::objects::ServiceFacts;
 /// The service in every pod's variables: the API server's.
 const API_SERVICE: &str = "kubernetes";
 
-/// Variables for the API server's service, and with `links` for every service of the namespace.
+/// Variables for the API server's service; with `links` also for every service of the namespace.
 pub fn service_variables(services: &[ServiceFacts], namespace: &str, links: bool) -> Variables {
     let mut told: BTreeMap<&str, &ServiceFacts> = BTreeMap::new();
     for service in services {

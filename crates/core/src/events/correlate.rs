@@ -1,5 +1,5 @@
-//! Correlation: the same thing reported twice is one event with a count, many that differ in their
-//! words become one, and an object with too many events is held back for a while.
+//! Correlation: repeated events become one event with a count, many similar events become one, and
+//! events about an object with too many of them are dropped for a while.
 //!
 //! Upstream: `client-go/tools/record/events_cache.go` (`EventCorrelator`), with its constants.
 
@@ -36,7 +36,7 @@ const SPAM_REFILL: Duration = Duration::from_mins(5);
 pub struct Write {
     /// The event as it should be.
     pub event: core::Event,
-    /// Whether an event of its name was written before: then [`patch`](Self::patch) is enough.
+    /// Whether an event with its name was written before: then [`patch`](Self::patch) is enough.
     pub update: bool,
 }
 
@@ -102,7 +102,7 @@ impl Correlator {
         }
     }
 
-    /// The event to write for it; none when its object had too many lately.
+    /// The event to write for it; none if its object had too many recently.
     pub fn correlate(&mut self, happening: &Happening, now: Timestamp) -> Option<Write> {
         self.stamp = happening.at.as_nanosecond().max(self.stamp + 1);
         let mut event = make_event(happening, &self.node, self.stamp);

@@ -1,8 +1,8 @@
-//! Events: what a cluster's users read of a pod, made and correlated as upstream's are.
+//! Events about pods for a cluster's users, built and correlated like upstream's.
 //!
-//! `kubectl describe pod` shows them by the involved object's UID. For a mirror pod it asks with
-//! the value of `kubernetes.io/config.mirror`, which is the static pod's UID; so that is the UID
-//! an event carries, never the mirror's.
+//! `kubectl describe pod` finds them by the involved object's UID. For a mirror pod it uses the value
+//! of `kubernetes.io/config.mirror`, which is the static pod's UID; so that is the UID in an event,
+//! never the mirror's.
 //!
 //! Upstream: `client-go/tools/record`, `pkg/kubelet/container/{ref,helpers}.go`.
 
@@ -27,7 +27,7 @@ use crate::api::{Timestamp, core, keys};
 /// The component that reports our events.
 pub const COMPONENT: &str = "mirrorlet";
 
-/// Longest message of an event in characters. Upstream's older events have no limit, its newer
+/// Maximum length of an event's message in characters. Upstream's older events have no limit, its newer
 /// ones this one; an error of an Engine may quote whole configurations.
 const MESSAGE_MAX: usize = 1024;
 
@@ -62,8 +62,8 @@ pub struct Happening {
     pub at: Timestamp,
 }
 
-/// An event of it, the first of its kind. `stamp` is the time in nanoseconds that makes
-/// its name, and no two of one object may have the same.
+/// Builds the first event of its kind. `stamp` is the time in nanoseconds from which its name is built,
+/// and must be unique for an object.
 ///
 /// Upstream: `makeEvent` and `generateEvent` of `client-go/tools/record/event.go`.
 fn make_event(happening: &Happening, node: &str, stamp: i128) -> core::Event {

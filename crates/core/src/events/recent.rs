@@ -1,10 +1,10 @@
-//! A bounded map that forgets what was not used for longest.
+//! A bounded map that evicts the least recently put entry.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-/// A key as it is kept: half of its SHA-256. Keys hold whole messages.
+/// A stored key: half of its SHA-256. Keys contain whole messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint([u8; 16]);
 
@@ -22,7 +22,7 @@ impl Fingerprint {
     }
 }
 
-/// Values by key; of more than `max` the one that was put longest ago goes.
+/// Values by key; beyond `max`, the one that was put longest ago is removed.
 #[derive(Debug, Clone)]
 pub(super) struct Recent<V> {
     max: usize,
@@ -43,8 +43,8 @@ impl<V> Recent<V> {
         self.values.remove(&key).map(|(_, value)| value)
     }
 
-    /// Keeps a value, and forgets those that are over. It looks at all: they are a thousand at most, and
-    /// an order beside them would take half as much memory again.
+    /// Stores a value, and removes outdated ones. It scans all: there are at most a thousand, and an
+    /// index would take half as much memory again.
     pub(super) fn put(&mut self, key: Fingerprint, value: V, is_over: impl Fn(&V) -> bool) {
         self.tick += 1;
         self.values.insert(key, (self.tick, value));

@@ -5,7 +5,7 @@ use crate::api::{FullName, Pod, PodUid};
 use crate::spec;
 use crate::workload::WorkloadKey;
 
-/// A reference to a pod, or with a field path to something in it.
+/// A reference to a pod, or with a field path to a part of it.
 pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -18,7 +18,7 @@ pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> 
     }
 }
 
-/// A reference to our Node. Its UID is its name: that is how events of Nodes are looked up.
+/// A reference to our Node. Its UID is its name, because that is how events of Nodes are looked up.
 ///
 /// Upstream: `nodeRef` of `pkg/kubelet/kubelet.go`.
 pub fn node_ref(node: &str) -> ObjectReference {
@@ -30,7 +30,7 @@ pub fn node_ref(node: &str) -> ObjectReference {
     }
 }
 
-/// A reference to a workload of a manifest. It has no UID: only the embedded API gives it one.
+/// A reference to a workload of a manifest. It has no UID: only the embedded API assigns one.
 pub fn workload_ref(key: &WorkloadKey) -> ObjectReference {
     ObjectReference {
         api_version: Some(key.kind.api_version().to_owned()),
@@ -41,8 +41,8 @@ pub fn workload_ref(key: &WorkloadKey) -> ObjectReference {
     }
 }
 
-/// The field path of a container: `spec.containers{name}`; by index where it has no name; none
-/// when the spec doesn't have it.
+/// The field path of a container: `spec.containers{name}`; by index if it has no name; none if the spec
+/// doesn't have it.
 ///
 /// Upstream: `fieldPath` of `pkg/kubelet/container/ref.go`.
 pub fn field_path(pod: &Pod, container: &str) -> Option<String> {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::Write;
 
-/// Most events that wait: a day of a node with a few crashing pods, each event a few hundred
-/// bytes. An event that repeats while it waits takes no more room.
+/// Maximum number of waiting events: those of a node with a few crashing pods in a day, each a few
+/// hundred bytes. An event that repeats while it waits takes no more room.
 pub const SPOOL_MAX: usize = 1_000;
 
 /// Most events for which there is room when none waits: that of a burst, a kilobyte for each event, is
@@ -19,8 +19,8 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Appends an event, or replaces the one it repeats. Returns how many were lost to make room:
-    /// the oldest.
+    /// Appends an event, or replaces the one it repeats. Returns the number of events, the oldest ones,
+    /// that were dropped to make room.
     pub fn push(&mut self, write: Write) -> usize {
         let same = |waiting: &&mut Write| {
             waiting.name() == write.name() && waiting.namespace() == write.namespace()
@@ -35,8 +35,8 @@ impl EventQueue {
         self.shrink()
     }
 
-    /// Puts an event back that could not be written, before all others; or forgets it, if a
-    /// repeat of it waits by now. Returns how many were lost.
+    /// Puts an event back that could not be written, before all others, unless a repeat of it is
+    /// waiting. Returns the number of dropped events.
     pub fn put_back(&mut self, mut write: Write) -> usize {
         let same = |waiting: &Write| {
             waiting.name() == write.name() && waiting.namespace() == write.namespace()

@@ -3,8 +3,8 @@
 /// Digits of a container id.
 const ID_LEN: usize = 64;
 
-/// The message with every container id replaced by the container's name, so that the same thing
-/// about two instances is the same message. Digests (`sha256:…`) stay.
+/// Replaces every container id in the message by the container's name, so that events about two
+/// instances have the same message. Digests (`sha256:…`) stay.
 ///
 /// Upstream: `recordContainerEvent` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
 pub fn without_ids(message: &str, name: &str) -> String {

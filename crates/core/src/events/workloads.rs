@@ -190,7 +190,7 @@ fn seen_by_cron_job(job: &Job, end: &End) -> Option<WorkloadEvent> {
     Some(WorkloadEvent::normal(&key, "SawCompletedJob", message))
 }
 
-/// The event of a run of a `CronJob` that begins.
+/// The event of a run of a `CronJob` that starts.
 pub fn of_begun_run(cron: &JobName, run: &JobName) -> WorkloadEvent {
     let key = key_of(WorkloadKind::CronJob, cron);
     WorkloadEvent::normal(&key, CREATED, format!("Created job {}", run.name))
@@ -202,7 +202,7 @@ pub fn of_deleted_run(cron: &JobName, run: &JobName) -> WorkloadEvent {
     WorkloadEvent::normal(&key, DELETED, format!("Deleted job {}", run.name))
 }
 
-/// The event of a time of a `CronJob` that was due and has no run.
+/// The event of a due time of a `CronJob` without a run.
 pub fn of_cron_job(cron: &JobName, note: &CronNote) -> WorkloadEvent {
     let key = key_of(WorkloadKind::CronJob, cron);
     match note {

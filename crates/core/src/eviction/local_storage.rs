@@ -1,4 +1,4 @@
-//! Limits that a pod sets itself: of an emptyDir, and of local storage in all.
+//! Limits in a pod's own spec: of an emptyDir, and of ephemeral storage in total.
 
 use super::rank::disk;
 use crate::admit::is_system_critical;
@@ -36,7 +36,7 @@ pub struct Overuse {
     pub message: String,
 }
 
-/// Whether a pod limits the local storage that it uses; what others use need not be measured.
+/// Whether a pod limits its ephemeral storage; the usage of others need not be measured.
 pub fn has_local_limits(pod: &Pod) -> bool {
     let limited =
         |(_, container): (Role, &core::Container)| limit(container, EPHEMERAL_STORAGE).is_some();
@@ -44,7 +44,7 @@ pub fn has_local_limits(pod: &Pod) -> bool {
         && (size_limits(pod).next().is_some() || spec::containers(pod).any(limited))
 }
 
-/// The first limit of its own that a pod is over.
+/// The first of its own limits that a pod exceeds.
 ///
 /// Upstream: `localStorageEviction`.
 pub fn local_storage(pod: &Pod, reading: &PodReading, has_image_fs: bool) -> Option<Overuse> {

@@ -1,13 +1,12 @@
-//! Eviction: whether the node runs short of memory, disk or process numbers, and which pod has to
-//! go then.
+//! Eviction: whether the node is short of memory, disk or process ids, and which pods are evicted.
 //!
 //! [`Eviction::observe`] compares readings with thresholds and returns the node's pressures and the
-//! threshold to reclaim for; [`rank`] orders pods, [`local_storage`] finds pods over limits of
-//! their own. The caller reads, reclaims and evicts.
+//! threshold to reclaim for; [`rank`] orders pods, [`local_storage`] finds pods above their own limits.
+//! The caller reads, reclaims and evicts.
 //!
-//! Two rules differ from upstream's, which never evicts a static pod. A static pod is evicted after
-//! all others, only if it holds at least 1 % of what is short, and never if its priority is that of
-//! a system pod. Its own limits of local storage hold for it as for any other pod.
+//! Two rules differ from upstream, which never evicts a static pod. A static pod is evicted after all
+//! others, only if it uses at least 1 % of the short resource, and never if it has the priority of a
+//! system pod. Its own limits of ephemeral storage apply to it as to any other pod.
 //!
 //! Upstream: `pkg/kubelet/eviction/eviction_manager.go`, `helpers.go`.
 
@@ -29,7 +28,7 @@ pub use crate::pressure::{Pressure, Pressures, listed};
 pub use local_storage::{LocalLimit, Overuse, has_local_limits, local_storage};
 pub use rank::{Candidate, evicted_message, is_spared, rank};
 
-/// Grace of a pod that is evicted at once.
+/// Grace period of a pod that is evicted immediately.
 ///
 /// Upstream: `immediateEvictionGracePeriodSeconds`.
 pub const IMMEDIATE_GRACE: Duration = Duration::from_secs(1);
@@ -62,10 +61,10 @@ crate::words! {
 }
 
 impl Signal {
-    /// The signal of that name.
+    /// The signal with that name.
     ///
     /// # Errors
-    /// There is none; the words name those that there are.
+    /// There is none; the message lists the known ones.
     pub fn parse(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|signal| signal.as_str() == name);
         found.ok_or_else(|| {
@@ -74,7 +73,7 @@ impl Signal {
         })
     }
 
-    /// The pressure that the node is under while this is short.
+    /// The pressure of the node while this resource is short.
     #[must_use]
     pub fn pressure(self) -> Pressure {
         match self {
@@ -87,7 +86,7 @@ impl Signal {
         }
     }
 
-    /// The resource that pods hold of it, as messages name it.
+    /// The resource that pods use of it, as in messages.
     pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory",
@@ -97,8 +96,8 @@ impl Signal {
         }
     }
 
-    /// Whether dead containers and unused images are removed before a pod is evicted. Where images
-    /// have a file system of their own, that frees nothing on the other.
+    /// Whether dead containers and unused images are removed before a pod is evicted. If images have a
+    /// file system of their own, that frees nothing on the other one.
     pub fn frees_by_collection(self, has_image_fs: bool) -> bool {
         match self {
             Self::MemoryAvailable | Self::PidAvailable => false,
@@ -113,7 +112,7 @@ impl Signal {
 pub enum Amount {
     /// Bytes, inodes or process numbers.
     Units(u64),
-    /// A share of all there is, in thousandths of a percent.
+    /// A share of the capacity, in thousandths of a percent.
     Share(u64),
 }
 
@@ -141,7 +140,7 @@ impl Amount {
         }
     }
 
-    /// Whether a threshold of this is never met, or always: upstream ignores `0%` and `100%`.
+    /// Whether a threshold with this amount is never met, or always: upstream ignores `0%` and `100%`.
     pub fn is_trivial(self) -> bool {
         matches!(self, Self::Share(0 | WHOLE))
     }
@@ -178,19 +177,20 @@ pub struct Threshold {
     pub signal: Signal,
     /// Less than this is too little.
     pub value: Amount,
-    /// How long there may be too little; nothing for a hard threshold.
+    /// How long the shortage may last; zero for a hard threshold.
     pub grace: Duration,
-    /// How much more than `value` has to be there before it is enough again.
+    /// How much more than `value` must be available before the shortage is over.
     pub min_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// Whether pods are evicted at once, and with no grace of their own.
+    /// Whether pods are evicted immediately, without their own grace period.
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
 
-    /// Whether there is too little; with `reclaimed`, too little to stop reclaiming.
+    /// Whether the threshold is met; with `reclaimed`, whether too little is available to stop
+    /// reclaiming.
     pub fn is_met(&self, observations: &Observations, reclaimed: bool) -> bool {
         let Some(seen) = observations.get(&self.signal) else {
             return false;
@@ -206,9 +206,9 @@ impl Threshold {
 pub struct EvictionPolicy {
     /// The thresholds.
     pub thresholds: Vec<Threshold>,
-    /// Longest grace of a pod that a soft threshold evicts.
+    /// Maximum grace period of a pod that a soft threshold evicts.
     pub max_pod_grace: Duration,
-    /// How long the node counts as under pressure after it was last seen to be.
+    /// How long a pressure persists after it was last observed.
     pub transition: Duration,
 }
 
@@ -227,15 +227,15 @@ pub type Observations = BTreeMap<Signal, Observation>;
 /// The result of one comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// The pressures that the node is under, or was a moment ago.
+    /// The pressures that the node is under, or was until recently.
     pub pressures: Pressures,
     /// The threshold to reclaim for; none while nothing is short, or not for long enough.
     pub starved: Option<Threshold>,
-    /// When to look again, though nothing happens.
+    /// When to read again, though nothing happens.
     pub look_again: Duration,
 }
 
-/// The state that is kept from look to look.
+/// The state between readings.
 #[derive(Debug, Clone, Default)]
 pub struct Eviction {
     /// Since when thresholds are met, by their index.
@@ -247,8 +247,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Compares new readings with the thresholds. A clock that was set back counts as one that
-    /// stood still.
+    /// Compares new readings with the thresholds. A clock that was set back counts as stopped.
     pub fn observe(
         &mut self,
         policy: &EvictionPolicy,
@@ -308,7 +307,7 @@ impl Eviction {
     }
 }
 
-/// Whether enough of everything was reclaimed that no pod has to go.
+/// Whether enough of every resource was reclaimed that no pod has to be evicted.
 ///
 /// Upstream: the end of `reclaimNodeLevelResources`.
 pub fn is_reclaimed(policy: &EvictionPolicy, observations: &Observations) -> bool {
@@ -316,7 +315,7 @@ pub fn is_reclaimed(policy: &EvictionPolicy, observations: &Observations) -> boo
     !thresholds.any(|threshold| threshold.is_met(observations, true))
 }
 
-/// Of each pressure there is now, the readings that show it.
+/// For each current pressure, the readings that show it.
 pub fn shortages(
     policy: &EvictionPolicy,
     observations: &Observations,

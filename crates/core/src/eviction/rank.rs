@@ -12,11 +12,11 @@ use crate::small::SmallSort;
 use crate::spec;
 use crate::stats::{ContainerReading, Disk, PodReading};
 
-/// The least share of what is short that a static pod must hold to be evicted: one in so many. To
-/// stop smaller ones would cost what they serve and free nothing to speak of.
+/// The minimum share of the short resource that a static pod must use to be evicted: one in so many.
+/// Evicting smaller ones would stop their service and free hardly anything.
 const STATIC_SHARE: u64 = 100;
 
-/// A pod that may be evicted, and what it uses; none where nothing could be read of it.
+/// A pod that may be evicted, and its usage; none if it could not be read.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     /// The pod.
@@ -25,14 +25,14 @@ pub struct Candidate<'a> {
     pub reading: Option<&'a PodReading>,
 }
 
-/// Whether a pod is never evicted: one of system priority.
+/// Whether a pod is never evicted because it has system priority.
 pub fn is_spared(pod: &Pod) -> bool {
     is_system_critical(pod)
 }
 
-/// The candidates in the order in which they are evicted for a signal, without those that aren't.
-/// Ordinary pods go before static ones. Of each, those that use more than they request go first,
-/// then those of lower priority, then those that use most beyond their requests.
+/// The candidates in the order of eviction for a signal, without pods that are not evicted. Ordinary
+/// pods come before static ones. Within each, pods above their requests come first, then those with
+/// lower priority, then those furthest above their requests.
 ///
 /// Upstream: `rankMemoryPressure`, `rankDiskPressureFunc`, `rankPIDPressure`.
 pub fn rank<'a>(
@@ -81,8 +81,8 @@ fn usage(signal: Signal, has_image_fs: bool, reading: &PodReading) -> u64 {
     }
 }
 
-/// The sum over what containers wrote to their own file systems, and over their logs and the
-/// volumes; each counts only if it is on the disk in question.
+/// The sum of a pod's writable layers, logs and volumes; each counts only if it is on the disk in
+/// question.
 pub(super) fn disk(
     reading: &PodReading,
     (rootfs, rest): (bool, bool),
@@ -113,7 +113,7 @@ fn whole(quantity: Quantity) -> u64 {
     u64::try_from(quantity.ceil()).unwrap_or_default()
 }
 
-/// The message of a pod that is evicted for a threshold, with what was measured.
+/// The message of a pod that is evicted for a threshold, with the measurements.
 ///
 /// Upstream: `evictionMessage`.
 pub fn evicted_message(

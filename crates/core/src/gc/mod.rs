@@ -1,17 +1,17 @@
-//! Decides which dead containers and sandboxes to remove.
+//! Decides which dead containers and sandboxes are removed.
 //!
-//! A dead instance is kept for what it still shows: its state, its log, its restart count. So
-//! the newest instance of a container always stays while somebody knows its pod, whatever the
-//! limits are: without it, a job that is done would look like one that never ran. Of those before
-//! it, the [policy](ContainerGcPolicy) says how many stay. The planner prunes by the same rule
-//! after each round (`to_prune`), so that the two never want different things.
+//! A dead instance is kept for its data: its state, its log, its restart count. So the newest instance
+//! of a container always stays while its pod is known, regardless of the limits: without it, a
+//! completed job would look like one that never ran. The [policy](ContainerGcPolicy) limits the number
+//! of older ones. The planner prunes by the same rule after each round (`to_prune`), so that the two
+//! never disagree.
 //!
-//! An instance stays as well while it may be the only one that shows that all containers of its pod
-//! are to be restarted ([`PodStatus::shows_pod_restart`]).
+//! An instance also stays while it may be the only evidence that all containers of its pod must be
+//! restarted ([`PodStatus::shows_pod_restart`]).
 //!
-//! Two rules differ from upstream's, whose sandboxes take their containers along when they are
-//! removed: a dead sandbox that has a successor goes at once, and one that was made but not
-//! started yet is left to whoever is about to start it.
+//! Two rules differ from upstream, where the removal of a sandbox includes its containers: a dead
+//! sandbox with a successor is removed immediately, and one that was created but not started yet is
+//! left to the start in progress.
 //!
 //! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_gc.go`, `pkg/kubelet/container/container_gc.go`.
 
@@ -35,14 +35,14 @@ mod tests;
 pub struct ContainerGcPolicy {
     /// Instances younger than this stay, counted from their creation.
     pub min_age: Duration,
-    /// Dead instances kept of each container of a pod; none for any number.
+    /// Number of dead instances that are kept of each container; none for any number.
     pub max_per_pod_container: Option<usize>,
-    /// Dead instances kept on the whole node; none for any number.
+    /// Number of dead instances that are kept on the whole node; none for any number.
     pub max_containers: Option<usize>,
 }
 
 impl ContainerGcPolicy {
-    /// A policy as the kubelet's flags give it: a negative maximum stands for any number.
+    /// Returns a policy from the kubelet's flags: a negative maximum means any number.
     pub fn new(min_age: Duration, max_per_pod_container: i32, max_containers: i32) -> Self {
         Self {
             min_age,
@@ -64,12 +64,12 @@ impl Default for ContainerGcPolicy {
     }
 }
 
-/// The state of a pod, as far as its remains are concerned.
+/// The state of a pod, as far as it matters for its remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodLife {
-    /// Somebody wants it, or is busy stopping and removing it.
+    /// It is wanted, or being stopped and removed.
     Known,
-    /// It has ended, and its object at the API server says so for ever: its remains are kept for
+    /// It has ended, and its object at the API server has its final state: its remains are kept for
     /// their logs only.
     Over,
     /// Nobody knows it.
@@ -81,13 +81,13 @@ pub enum PodLife {
 pub struct GcInput<'a> {
     /// The policy.
     pub policy: ContainerGcPolicy,
-    /// All pods there is a container of, newest instances first.
+    /// All pods with containers, newest instances first.
     pub pods: &'a [PodStatus],
-    /// The state of each; a pod that isn't named is [`PodLife::Gone`].
+    /// The state of each; a missing pod counts as [`PodLife::Gone`].
     pub lives: &'a BTreeMap<PodUid, PodLife>,
-    /// Whether every source has delivered: before, it is not known that a pod is gone.
+    /// Whether every source has delivered; before, a missing pod may still exist.
     pub all_sources_ready: bool,
-    /// Whether the remains of pods that are over go too: disk space is needed.
+    /// Whether the remains of ended pods are removed too, because disk space is needed.
     pub evict_non_deleted: bool,
     /// The present time.
     pub now: Timestamp,
@@ -128,15 +128,15 @@ pub struct Removal {
     pub id: ContainerId,
     /// Its name in the pod's spec; `POD` for a sandbox.
     pub name: Arc<str>,
-    /// Whether it may be running as far as is known, and is stopped first.
+    /// Whether it may be running, as far as is known, and must be stopped first.
     pub stop_first: bool,
     /// Why it goes.
     pub cause: Cause,
 }
 
-/// The instances of one container of a pod that are more than `keep` dead ones, given all of
-/// them, newest first. The newest instance is never among them, unless the `whole` pod goes; one
-/// that was made and not started counts for nothing, and goes when a newer one has its place.
+/// The instances of one container of a pod beyond `keep` dead ones, given all of them, newest first.
+/// The newest instance is never among them, unless the `whole` pod is removed; one that was created but
+/// not started doesn't count, and is removed when a newer one replaces it.
 pub(super) fn surplus<'a>(
     instances: &[&'a ContainerStatus],
     keep: Option<usize>,
@@ -164,8 +164,8 @@ pub(super) fn surplus<'a>(
     surplus
 }
 
-/// The instances that are surplus by a policy at that time, for the planner: it stops by itself
-/// what may be running.
+/// The surplus instances by a policy at that time, for the planner, which itself stops those that may
+/// be running.
 pub(super) fn to_prune<'a>(
     instances: &[&'a ContainerStatus],
     policy: ContainerGcPolicy,
@@ -184,8 +184,8 @@ struct Unit<'a> {
     whole: Option<Cause>,
 }
 
-/// Decides what goes: first containers, then sandboxes, each pod's oldest first. Running ones
-/// never do.
+/// Decides what is removed: first containers, then sandboxes, each pod's oldest first. Never running
+/// ones.
 pub fn compute_container_gc(input: &GcInput<'_>) -> Vec<Removal> {
     let mut units = units(input);
     let mut removals = Vec::new();
@@ -290,7 +290,7 @@ fn enforce_total(
     );
 }
 
-/// Whether an instance counts as dead. A young one does not: nothing of it may go.
+/// Whether an instance counts as dead. A young one doesn't: it must not be removed.
 fn counts(input: &GcInput<'_>, seen: &ContainerStatus) -> bool {
     let is_dead = match seen.state {
         ContainerState::Exited | ContainerState::Unknown => true,

@@ -26,9 +26,9 @@ pub struct NewFile {
     pub bytes: Vec<u8>,
 }
 
-/// Returns the set that the directory would deliver if `files` replaced the files of the same path,
-/// or with `whole` all files. Files that would be too much together with the others are refused, as
-/// the agent refuses them.
+/// Returns the set that the directory would deliver if `files` replaced the files with the same path,
+/// or, with `whole`, all files. Files that would exceed the limits together with the others are
+/// refused, as the agent refuses them.
 pub fn with_files(
     present: &SourceSet,
     files: &[NewFile],

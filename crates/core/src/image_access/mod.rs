@@ -51,7 +51,7 @@ impl VerificationPolicy {
     ];
 }
 
-/// An entry of the list of images that are never verified: a repository, or all below a path.
+/// An entry of the list of images that are never verified: a repository, or everything below a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedImages {
     /// This repository, in full.
@@ -61,12 +61,12 @@ pub enum AllowedImages {
 }
 
 impl AllowedImages {
-    /// Reads an entry, `registry/repository` or `registry/path/*`.
+    /// Parses an entry, `registry/repository` or `registry/path/*`.
     ///
     /// Upstream: `getAllowlistImagePattern` of `image_pull_policies.go`.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason why the entry is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(prefix) = text.strip_suffix('*').filter(|rest| rest.ends_with('/')) {
             if prefix == "/" {
@@ -131,14 +131,14 @@ impl Verification {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Access {
-    /// Every pod: it was pulled without credentials, or with the node's.
+    /// Every pod: the image was pulled without credentials, or with the node's.
     Node,
     /// Pods with one of these secrets.
     Secrets(Vec<SecretUse>),
 }
 
-/// A record of an image that the agent pulled. Its presence means that the image was pulled; one
-/// without a repository gives access to nobody.
+/// A record of an image that the agent pulled. Its presence means that the image was pulled; a record
+/// without a repository gives no pod access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PulledRecord {
@@ -157,7 +157,7 @@ impl PulledRecord {
         }
     }
 
-    /// Adds an access that a pull proved. What there is no room for is left out: such a pod pulls
+    /// Adds an access that a pull proved. If there is no room for it, it is dropped: such a pod pulls
     /// again.
     pub fn add(&mut self, repository: &str, access: Access, at: Timestamp) {
         let before = self.repositories.get(repository).cloned();
@@ -189,9 +189,9 @@ impl PulledRecord {
 /// The records of an image on the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
-    /// There is no record: it was there before the agent, or others brought it.
+    /// There is no record: it existed before the agent, or others pulled it.
     Preloaded,
-    /// The agent pulled it, or may have, but no record says with what.
+    /// The agent pulled it, or may have, but no record says with which credentials.
     Pulled,
     /// The agent pulled it.
     Record(&'a PulledRecord),
@@ -202,14 +202,14 @@ pub enum Known<'a> {
 pub enum Verdict {
     /// It may.
     Use,
-    /// It may; the record shall have this secret, too.
+    /// It may, and this secret must be added to the record.
     UseAndNote(SecretUse),
-    /// As if the image were not there: it has to pull it, and with policy `Never` it can't.
+    /// It counts as absent: the pod has to pull it, and fails with policy `Never`.
     Pull,
 }
 
-/// Decides whether a pod may use an image under the name of that repository. `secrets` are those
-/// of the pod's pull secrets that have credentials for it.
+/// Decides whether a pod may use an image under the name of that repository. `secrets` are the pod's
+/// pull secrets with credentials for it.
 ///
 /// Upstream: `MustAttemptImagePull` of `image_pull_manager.go`.
 pub fn verdict(

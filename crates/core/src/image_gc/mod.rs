@@ -1,6 +1,6 @@
-//! Decides which images to remove when the disk fills up, or when they are unused for long. As
-//! values: what is there, what is used, how full the disk is, and the time come in, and images to
-//! be removed go out, in order.
+//! Decides which images to remove when the disk fills up, or when they were unused for long. The input
+//! consists of values: the images, their use, the disk usage and the time; the output is an ordered
+//! list of images to remove.
 //!
 //! Upstream: `pkg/kubelet/images/image_gc_manager.go`.
 
@@ -17,13 +17,13 @@ use crate::small::SmallSort;
 /// When images are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageGcPolicy {
-    /// From which share of the disk on, in percent, images are removed for their space.
+    /// The disk usage, in percent, above which images are removed to free space.
     pub high_threshold_percent: u8,
     /// Down to which share, in percent.
     pub low_threshold_percent: u8,
-    /// An image known for less is never removed for its space.
+    /// An image known for less time is never removed to free space.
     pub min_age: Duration,
-    /// An image unused for longer is removed, however empty the disk is; none for no such age.
+    /// An image unused for longer is removed, however empty the disk is; none for no maximum age.
     pub max_age: Option<Duration>,
 }
 
@@ -44,17 +44,17 @@ impl Default for ImageGcPolicy {
 pub struct DiskUsage {
     /// Its size, in bytes.
     pub capacity_bytes: u64,
-    /// Bytes of it that may still be written.
+    /// Available space in bytes.
     pub available_bytes: u64,
 }
 
-/// A disk without size: what was read is not to be believed.
+/// The disk reports a capacity of zero, so the reading is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid capacity 0 on image filesystem")]
 pub struct InvalidCapacity;
 
 impl DiskUsage {
-    /// The share that is used, in percent, as upstream rounds it.
+    /// The used share in percent, rounded as upstream does.
     pub fn used_percent(&self) -> Result<u8, InvalidCapacity> {
         if self.capacity_bytes == 0 {
             return Err(InvalidCapacity);
@@ -67,7 +67,7 @@ impl DiskUsage {
         Ok(100_u8.saturating_sub(free))
     }
 
-    /// How much is to be freed, in bytes; nothing below the high threshold.
+    /// The number of bytes to free; zero below the high threshold.
     pub fn bytes_to_free(&self, policy: &ImageGcPolicy) -> Result<u64, InvalidCapacity> {
         if self.used_percent()? < policy.high_threshold_percent {
             return Ok(0);
@@ -84,15 +84,14 @@ impl DiskUsage {
 pub struct SeenImage {
     /// The Engine's id of it.
     pub id: String,
-    /// Its size in bytes, layers it shares with others included.
+    /// Its size in bytes, including layers that it shares with others.
     pub size_bytes: u64,
     /// When it came, where that is known.
     pub since: Option<Timestamp>,
-    /// Whether a container was made from it, running or not, or a pod or workload may be started with
-    /// it.
+    /// Whether it has a container, running or not, or a pod or workload may be started with it.
     pub is_in_use: bool,
-    /// Whether it stays whatever happens: the sandbox's, one that another image was built on, one
-    /// that is none of our business.
+    /// Whether it is never removed: the sandbox's image, one that another image was built on, or one
+    /// that is not the agent's.
     pub is_kept: bool,
 }
 
@@ -123,8 +122,8 @@ struct SetBack {
     until: Timestamp,
 }
 
-/// The records of images from pass to pass. They stay as they were seen whatever the clock does: one
-/// that is behind for a while leaves no image older than it is.
+/// The records of images between passes. Their times are corrected for changes of the clock: a clock
+/// that is behind for a while makes no image look older than it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRecords {
     began: Timestamp,
@@ -136,7 +135,7 @@ pub struct ImageRecords {
 }
 
 impl ImageRecords {
-    /// Records that begin now: nobody knows when images were used before.
+    /// Returns new records: the earlier use of images is unknown.
     pub fn new(now: Timestamp) -> Self {
         Self {
             began: now,
@@ -147,8 +146,8 @@ impl ImageRecords {
         }
     }
 
-    /// Notes that the clock was set forward by `step` after it had shown `before`. All that was seen until
-    /// then was seen by the clock as it was: a step of the clock makes no image old.
+    /// Handles a clock that was set forward by `step` after it had shown `before`. All earlier times
+    /// were read from the clock before that: the step makes no image older.
     pub fn set_forward(&mut self, before: Timestamp, step: Duration) {
         let right = |at: Timestamp| {
             if at <= before {
@@ -188,9 +187,9 @@ impl ImageRecords {
         }
     }
 
-    /// A moment of the records, as a past one. Those that are still to come are of a clock that was set
-    /// back since, and count as the first look after that: no image stays until it has caught up, and
-    /// nothing goes for its age that was in use a moment ago.
+    /// A recorded time, limited to the past. Future times are from before the clock was set back, and
+    /// count as the first look after that: no image stays until the clock has caught up, and no
+    /// recently used image is removed for its age.
     fn past(&self, at: Timestamp, now: Timestamp) -> Timestamp {
         if at <= now {
             return at;
@@ -199,8 +198,8 @@ impl ImageRecords {
         seen.min(now)
     }
 
-    /// Takes in what is there, and forgets what is gone. An image of which nobody knows when it
-    /// came has come with this look; with the first one, it was there for ever.
+    /// Updates the records from the current images, and drops those of removed images. An image with an
+    /// unknown age counts as new; on the first look, as arbitrarily old.
     ///
     /// Upstream: `detectImages`.
     pub fn detect(&mut self, seen: &[SeenImage], now: Timestamp) {
@@ -231,7 +230,7 @@ impl ImageRecords {
     }
 
     /// Returns the images that may be removed, in order: the least recently used first, then the
-    /// one detected first.
+    /// earliest detected.
     ///
     /// Upstream: `imagesInEvictionOrder`.
     pub fn eviction_order(&self, seen: &[SeenImage]) -> Vec<Evictable> {
@@ -256,8 +255,8 @@ impl ImageRecords {
         order
     }
 
-    /// Of these, what nobody has used for longer than is allowed. Nothing, before these records are
-    /// as old: what was used before it began is not known.
+    /// Those of the images that were unused for longer than allowed. None before these records are that
+    /// old themselves: earlier use is unknown.
     ///
     /// Upstream: `freeOldImages`.
     pub fn too_old(
@@ -278,7 +277,8 @@ impl ImageRecords {
         order.iter().filter(is_old).cloned().collect()
     }
 
-    /// Of these, what is not too young to go for its space. An image that came while the clock was ahead is not young.
+    /// Those of the images that are old enough to be removed to free space. An image that came while
+    /// the clock was ahead is not young.
     ///
     /// Upstream: `freeSpace`.
     pub fn old_enough(

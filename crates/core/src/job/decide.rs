@@ -21,15 +21,15 @@ const ALL: u32 = u32::MAX;
 pub struct Input<'a> {
     /// The Job, as its document describes it now.
     pub job: &'a Job,
-    /// Its record, as the disk has it; none of a Job that is new.
+    /// Its record on disk; none for a new Job.
     pub record: Option<&'a JobRecord>,
     /// The observed state of a pod.
     pub seen: &'a dyn Fn(&PodUid) -> Seen,
-    /// Whether anything of a pod may run, or be started, that was to be stopped before.
+    /// Whether containers of a pod that had to be stopped may still run, or be started.
     pub may_run: &'a dyn Fn(&PodUid) -> bool,
     /// Whether a user orders a new run from its beginning.
     pub ordered: bool,
-    /// Whether pods may be started: it is known what runs already.
+    /// Whether pods may be started, because the running ones are known.
     pub may_start: bool,
     /// The present time.
     pub now: Timestamp,
@@ -42,12 +42,12 @@ pub struct Decision {
     pub record: JobRecord,
     /// The news, for people.
     pub notes: Vec<Note>,
-    /// When to decide again though nothing happens, beside looks at the pods that are being stopped.
+    /// When to decide again though nothing happens; pods that are being stopped are checked anyway.
     pub look_again: Option<Duration>,
 }
 
 impl Decision {
-    /// Why pods of the Job are stopped that have not ended.
+    /// Why unfinished pods of the Job are stopped.
     pub fn stop_reason(&self) -> String {
         if let Some(end) = &self.record.end {
             format!("{}: {}", end.reason, end.message)
@@ -70,7 +70,7 @@ pub enum Note {
     Succeeded(u32, u32),
     /// A pod failed.
     Failed(u32, u32),
-    /// A pod was stopped that had not ended: its index and attempt.
+    /// An unfinished pod was stopped: its index and attempt.
     Stopped(u32, u32),
     /// Its pods were stopped, since it is suspended.
     Suspended,
@@ -80,7 +80,7 @@ pub enum Note {
     Ended(End),
 }
 
-/// Decides what becomes of a Job. Reads nothing but its argument.
+/// Decides the next state of a Job. Reads nothing but its argument.
 pub fn decide(input: &Input<'_>) -> Decision {
     let (name, content) = (&input.job.name, &input.job.content);
     let waited = input.record.is_some_and(|record| record.awaited() > 0);
@@ -163,7 +163,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Takes in what became of the pods that were to run; returns the end that follows at once.
+    /// Processes the outcome of the pods that should run; returns the Job's end if it follows
+    /// immediately.
     fn take_in(&mut self) -> Option<(bool, &'static str, String)> {
         let job = self.input.job;
         let mut ended = None;
@@ -189,8 +190,8 @@ impl Draft<'_> {
         ended
     }
 
-    /// Counts a failed pod as the document says. The next one of its index waits after each, also after
-    /// one that counts for nothing.
+    /// Counts a failed pod as the document's rules say. The next pod of its index waits after each,
+    /// even after one that doesn't count.
     ///
     /// Upstream: `newBackoffRecord` of `pkg/controller/job/backoff_utils.go`, which has the failures that
     /// a policy ignores, too.
@@ -302,7 +303,7 @@ impl Draft<'_> {
         restarts > 0 && restarts >= rules.backoff_limit
     }
 
-    /// Whether the Job took longer than it may. Otherwise it is looked at again when it would have.
+    /// Whether the Job exceeds its deadline. Otherwise sets the time of the next check to the deadline.
     fn look_at_deadline(&mut self) -> bool {
         let deadline = self.input.job.rules.active_deadline;
         let Some((started, seconds)) = self.record.started.zip(deadline) else {
@@ -388,8 +389,9 @@ impl Draft<'_> {
         self.record.drop(&self.input.job.name, index);
     }
 
-    /// Starts as many pods as may run, those of the lowest indexes first. One that is being stopped
-    /// counts until it has: its successor, or the next run, could do the same work at the same time.
+    /// Starts as many pods as may run, those with the lowest indexes first. A pod that is being stopped
+    /// counts until it has stopped: its successor, or the next run, could do the same work at the same
+    /// time.
     ///
     /// Upstream: `podReplacementPolicy: Failed` of `manageJob`.
     fn fill(&mut self) {

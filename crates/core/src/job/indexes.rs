@@ -1,4 +1,4 @@
-//! Sets of completion indexes, in the words that upstream writes them in: `0,3-5,7`.
+//! Sets of completion indexes, in upstream's format: `0,3-5,7`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -90,7 +90,7 @@ impl fmt::Display for IndexSet {
     }
 }
 
-/// The text is no set of indexes in ascending order.
+/// The text is not a set of indexes in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotIndexes;
 

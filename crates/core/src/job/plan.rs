@@ -3,7 +3,7 @@
 use super::Job;
 use crate::api::report::RunAction;
 
-/// The newest run of a Job, as its record has it.
+/// The newest run of a Job, from its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Known {
     /// Its newest run.
@@ -17,8 +17,8 @@ pub enum Known {
     Unreadable,
 }
 
-/// Returns what would become of a Job and because of what. `present` is the Job as its document
-/// describes it now, `known` what was done of it.
+/// Returns the effect of an edit on a Job, with the cause. `present` is the Job in the current
+/// document, `known` the state of its run.
 pub fn plan(job: &Job, present: Option<&Job>, known: Option<&Known>) -> (RunAction, &'static str) {
     let begins = |action| {
         if job.rules.suspend {

@@ -13,8 +13,8 @@ const INDEX_KEY: &str = "batch.kubernetes.io/job-completion-index";
 /// The labels that name the Job.
 const JOB_KEYS: [&str; 2] = [keys::JOB_NAME, "job-name"];
 
-/// Name of a pod of a Job, without the node's suffix: `<job>-<index>`, and a later attempt's
-/// number after it.
+/// Name of a pod of a Job, without the node's suffix: `<job>-<index>`, followed by the number of the
+/// attempt unless it is the first.
 pub fn pod_name(job: &str, index: u32, attempt: u32) -> String {
     match attempt {
         0 => format!("{job}-{index}"),
@@ -31,8 +31,9 @@ pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
     )
 }
 
-/// Whether a pod is one of the Job's, by its name alone: for a Job of which no record says so. The first
-/// pod of an index has no number after the index: `work-1-0` is of Job `work-1`, and not of `work`.
+/// Whether a pod belongs to the Job, by its name alone: for a Job whose record is missing. The first
+/// pod of an index has no number after the index: `work-1-0` belongs to Job `work-1`, and not to
+/// `work`.
 pub fn is_pod_of(job: &Job, pod: &FullName) -> bool {
     let rest = name_after(&job.name, job, pod);
     rest.is_some_and(|rest| match numbers(rest) {
@@ -42,15 +43,15 @@ pub fn is_pod_of(job: &Job, pod: &FullName) -> bool {
     })
 }
 
-/// The part of a pod's name between that of a Job or `CronJob` and the node's suffix, which the template
-/// of `job` has: `-<index>`, and what else is there. None if the name isn't made of these.
+/// The part of a pod's name between that of a Job or `CronJob` and the node's suffix, which the
+/// template of `job` has: `-<index>` and an optional attempt. None if the name has a different form.
 pub(crate) fn name_after<'a>(of: &JobName, job: &Job, pod: &'a FullName) -> Option<&'a str> {
     let name = Some(&*pod.name).filter(|_| *pod.namespace == *of.namespace);
     let rest = name?.strip_prefix(of.name.as_str())?;
     rest.strip_suffix(suffix(job))
 }
 
-/// How many numbers a text has, if it has nothing else: 2 of `-4-1`.
+/// The number of numbers in a text that consists only of numbers: 2 for `-4-1`.
 pub(crate) fn numbers(text: &str) -> Option<usize> {
     let mut numbers = text.strip_prefix('-')?.split('-');
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -64,9 +65,9 @@ fn suffix(job: &Job) -> &str {
     suffix.unwrap_or_default()
 }
 
-/// The pods of a Job that are to exist: those that are to run, and those that are over and stay for
-/// their logs, which the worker never starts again since their status says so. The status of one that
-/// the end of the Job stops has the reason of that end.
+/// The pods of a Job that must exist: those that should run, and ended ones that stay for their logs,
+/// which the worker never starts again because of their status. The status of a pod that is stopped by
+/// the end of the Job has the reason of that end.
 pub fn pods(job: &Job, record: &JobRecord) -> Vec<Arc<Pod>> {
     let active = record.active.iter();
     let active = active.map(|(index, attempt)| pod(job, record, *index, *attempt, None));

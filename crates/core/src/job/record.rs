@@ -14,20 +14,20 @@ const ENCODING: &str = "mirrorlet pod of a job 1";
 /// Bytes of the SHA-256 that are kept, as of a manifest's pod.
 const UID_BYTES: usize = 16;
 
-/// Most pods of one outcome that stay once they are over, for their logs.
+/// Maximum number of ended pods of one outcome that stay for their logs.
 pub const KEPT_MAX: usize = 10;
 
-/// All that decides what becomes of a Job but its document: what was started, and how it ended.
+/// The state of a Job besides its document: the started pods, and their ends.
 ///
-/// Nothing is started or removed before the disk has the record that says so.
+/// Nothing is started or removed before the record is on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobRecord {
-    /// The hash of the part of the document that makes it another Job.
+    /// The hash of the part of the document that identifies the run.
     pub content: String,
-    /// When this run of the Job was begun: it tells its pods from those of other runs.
+    /// When this run of the Job began: distinguishes its pods from those of other runs.
     pub created: Timestamp,
-    /// Since when its pods may run; none while it is suspended or waits for those of the run before.
+    /// Since when its pods may run; none while it is suspended or waits for the previous run's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
     /// The indexes that have succeeded.
@@ -39,23 +39,22 @@ pub struct JobRecord {
     /// The number of pods that have failed.
     #[serde(default)]
     pub failures: u32,
-    /// The number of an index's pods that have failed, if any has.
+    /// The number of failed pods by index, for indexes with failures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub index_failures: BTreeMap<u32, u32>,
-    /// The number of an index's next pod, if it isn't the first one.
+    /// The number of an index's next pod, unless it is the first one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attempts: BTreeMap<u32, u32>,
-    /// The pods that are to run: attempts by their index.
+    /// The pods that should run: attempts by their index.
     #[serde(default)]
     pub active: BTreeMap<u32, u32>,
-    /// Pods that are to run no longer, and may still do so until they have stopped.
+    /// Pods that should no longer run, but may do so until they have stopped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<Leaving>,
-    /// Pods that are over and stay for their logs, oldest first.
+    /// Ended pods that stay for their logs, oldest first.
     #[serde(default)]
     pub over: Vec<Over>,
-    /// Failed pods since one succeeded, by index where each has a limit of its own; and when the
-    /// last one failed.
+    /// Failures since the last success, and when the last one was; by index if each has its own limit.
     #[serde(default)]
     pub waits: BTreeMap<u32, Wait>,
     /// The end of the Job.
@@ -69,7 +68,7 @@ pub struct JobRecord {
 pub struct Leaving {
     /// Its UID.
     pub uid: PodUid,
-    /// Its index, if it is a pod of the present run.
+    /// Its index, if it is a pod of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
 }
@@ -148,8 +147,8 @@ impl JobRecord {
         }
     }
 
-    /// The record of a Job that is no longer described, as long as any of its pods may still run: a Job
-    /// that is described by that name again is another run, and waits for them.
+    /// The record of a Job without a document, while any of its pods may still run: a new Job with that
+    /// name is another run, and waits for them.
     pub fn removed(&self, job: &JobName, may_run: &dyn Fn(&PodUid) -> bool) -> Option<Self> {
         let mut before = self.clone();
         before.let_go(may_run);
@@ -160,7 +159,7 @@ impl JobRecord {
         })
     }
 
-    /// The record of a Job of which nothing is known but that these pods of it may run.
+    /// The record of a Job of which only these pods, which may run, are known.
     pub fn unknown(pods: impl IntoIterator<Item = PodUid>, now: Timestamp) -> Self {
         let leaving = pods.into_iter().map(|uid| Leaving { uid, index: None });
         Self {
@@ -169,7 +168,7 @@ impl JobRecord {
         }
     }
 
-    /// Whether it is only of pods that may still run: no run of the Job is at hand.
+    /// Whether it only has pods that may still run, and no run of the Job.
     pub fn is_removed(&self) -> bool {
         self.content.is_empty()
     }
@@ -179,7 +178,7 @@ impl JobRecord {
         self.end.is_some() && self.leaving.is_empty()
     }
 
-    /// The pods that may still run once the run is no longer the present one.
+    /// The pods that may still run when the next run begins.
     fn left(&self, job: &JobName) -> Vec<Leaving> {
         let leaving = self.leaving.iter().map(|pod| pod.uid.clone());
         let active = self.active.iter();
@@ -188,7 +187,8 @@ impl JobRecord {
         all.map(|uid| Leaving { uid, index: None }).collect()
     }
 
-    /// The number of pods of runs before that may still run: none of this one is started until then.
+    /// The number of earlier runs' pods that may still run: no pod of this run is started before they
+    /// stop.
     pub(super) fn awaited(&self) -> usize {
         let of_before = self.leaving.iter().filter(|pod| pod.index.is_none());
         of_before.count()
@@ -199,12 +199,12 @@ impl JobRecord {
         self.leaving.retain(|pod| may_run(&pod.uid));
     }
 
-    /// Whether a pod of an index is still being stopped.
+    /// Whether a pod of an index is being stopped.
     pub(super) fn is_leaving(&self, index: u32) -> bool {
         self.leaving.iter().any(|pod| pod.index == Some(index))
     }
 
-    /// UID of one of its pods: another one for each attempt of each run.
+    /// UID of one of its pods: different for each attempt of each run.
     pub fn uid(&self, job: &JobName, index: u32, attempt: u32) -> PodUid {
         // No part has a line break in it.
         let text = format!(
@@ -220,8 +220,8 @@ impl JobRecord {
         self.attempts.get(&index).copied().unwrap_or(0)
     }
 
-    /// Ends a pod that was to run: it stays for its logs, and another one of its index is another
-    /// pod.
+    /// Ends a pod that should run: it stays for its logs, and a replacement for its index is a
+    /// different pod.
     pub(super) fn close(&mut self, index: u32, succeeded: bool) {
         let Some(attempt) = self.active.remove(&index) else {
             return;
@@ -247,7 +247,7 @@ impl JobRecord {
         }
     }
 
-    /// Ends a pod that runs when its Job fails: it is stopped, and stays for its log.
+    /// Ends a running pod when its Job fails: it is stopped, and stays for its log.
     pub(super) fn stop(&mut self, job: &JobName, index: u32) {
         self.leave(job, index);
         self.close(index, false);
@@ -256,8 +256,8 @@ impl JobRecord {
         }
     }
 
-    /// Forgets a pod that is over and stayed for its logs; what it counted for stays. Returns whether
-    /// there was one of that UID.
+    /// Forgets an ended pod that stayed for its logs; it still counts. Returns whether there was one
+    /// with that UID.
     pub fn forget(&mut self, job: &JobName, uid: &PodUid) -> bool {
         let found = |over: &Over| self.uid(job, over.index, over.attempt) == *uid;
         let Some(place) = self.over.iter().position(found) else {
@@ -267,7 +267,7 @@ impl JobRecord {
         true
     }
 
-    /// Ends a pod that was to run, without a trace.
+    /// Ends a pod that should run, without keeping it.
     pub(super) fn drop(&mut self, job: &JobName, index: u32) {
         self.leave(job, index);
         if let Some(attempt) = self.active.remove(&index) {

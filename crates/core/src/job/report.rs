@@ -3,7 +3,7 @@
 use super::{Job, JobRecord};
 use crate::api::report::{JobReport, NO_PARALLELISM, PODS_TERMINATING};
 
-/// The state of a Job that a document at `source` describes.
+/// The report of a Job with a document at `source`.
 pub fn report(job: &Job, record: &JobRecord, source: &str) -> JobReport {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let of_indexes = |indexes: String| {

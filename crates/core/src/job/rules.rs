@@ -1,4 +1,4 @@
-//! The rules in a Job's document, beside the template of its pods.
+//! The rules in a Job's document, without the template of its pods.
 
 use k8s_openapi::api::batch::v1::{
     JobSpec, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::IndexSet;
 
-/// Failed pods that a Job may have when its document says nothing, as upstream.
+/// Default number of retries of failed pods, as upstream.
 pub const BACKOFF_LIMIT_DEFAULT: u32 = 6;
 
-/// The completion mode in which each pod has an index.
+/// The completion mode in which each pod has its own index.
 pub const INDEXED: &str = "Indexed";
-/// The completion mode in which pods are alike.
+/// The completion mode in which pods have no index.
 pub const NON_INDEXED: &str = "NonIndexed";
 
 /// The rules for a Job's pods together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rules {
-    /// The number of pods that have to succeed; none where the first success completes the Job.
+    /// The number of pods that have to succeed; none if the first success completes the Job.
     pub completions: Option<u32>,
     /// Most pods at a time.
     pub parallelism: u32,
     /// Whether each pod has an index.
     pub indexed: bool,
-    /// Failed pods that are tried again before the Job has failed.
+    /// The number of failed pods that are retried before the Job fails.
     pub backoff_limit: u32,
     /// The same of each index by itself.
     pub backoff_limit_per_index: Option<u32>,
-    /// Indexes that may fail before the Job has failed at once.
+    /// The number of indexes that may fail before the Job fails immediately.
     pub max_failed_indexes: Option<u32>,
     /// The consequences of failed pods, in order.
     pub failure_rules: Vec<FailureRule>,
-    /// When the Job has succeeded before all its pods have, in order.
+    /// The rules by which the Job succeeds before all its pods have, in order.
     pub success_rules: Vec<SuccessRule>,
     /// Seconds that the Job may take.
     pub active_deadline: Option<u64>,
@@ -62,7 +62,7 @@ pub enum FailureAction {
     FailJob,
     /// The pod's index has failed.
     FailIndex,
-    /// The pod counts as little as one that never ran.
+    /// The failure is ignored: it doesn't count.
     Ignore,
     /// The pod counts.
     Count,
@@ -101,13 +101,13 @@ pub enum FailureWhen {
     Conditions(Vec<(String, String)>),
 }
 
-/// When a Job has succeeded before all its pods have.
+/// A rule by which a Job succeeds before all its pods have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SuccessRule {
     /// The indexes that count; all, if it names none.
     pub indexes: Option<IndexSet>,
-    /// The number of them that have to succeed; all of them, if there is no number.
+    /// The number of them that have to succeed; all of them if none.
     pub count: Option<u32>,
 }
 

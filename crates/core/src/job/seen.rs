@@ -6,10 +6,10 @@ use crate::api::core::{ContainerStatus, PodStatus};
 /// The known state of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Seen {
-    /// Nothing yet, or it can't run now.
+    /// It has not started yet, or can't run now.
     #[default]
     Nothing,
-    /// It starts or runs; its containers were restarted so often.
+    /// It is starting or running, with this number of container restarts.
     Runs {
         /// The number of times.
         restarts: u32,
@@ -32,8 +32,8 @@ pub struct Failure {
 }
 
 impl Seen {
-    /// Reads a pod's status; `ended` says whether nothing of the pod runs any more. A pod that the node
-    /// refuses waits: it is tried again when there is room.
+    /// Reads a pod's status; `ended` says that none of its containers runs any more. A pod that the
+    /// node refuses waits: it is tried again when there are resources.
     pub fn of(status: Option<&PodStatus>, ended: bool) -> Self {
         let Some(status) = status else {
             return Self::Nothing;

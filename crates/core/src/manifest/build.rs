@@ -1,4 +1,4 @@
-//! Puts the steps together: one document → one pod or object.
+//! Combines the steps: converts one document to one pod or object.
 
 use std::sync::Arc;
 
@@ -52,11 +52,10 @@ pub fn parse_manifest(bytes: &[u8], ctx: &ParseContext<'_>) -> Parsed {
     parsed
 }
 
-/// Makes a document's content again from what [`AcceptedPod::canonical`] or [`Object::canonical`]
-/// kept.
+/// Rebuilds a document's content from the stored [`AcceptedPod::canonical`] or [`Object::canonical`].
 ///
-/// Gives the very pod that [`parse_manifest`] gave for the manifest; errors only when this release
-/// refuses what an earlier one accepted.
+/// Returns the same pod as [`parse_manifest`] did for the manifest; errors only if this release refuses
+/// a manifest that an earlier one accepted.
 pub fn document_from_canonical(
     canonical: &Value,
     ctx: &ParseContext<'_>,
@@ -121,7 +120,7 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
     parsed.problems.extend(problems.into_sorted());
 }
 
-/// A document that has `key` more than once: it is rejected, and nobody can say what it describes.
+/// A document that has `key` more than once: it is rejected, because its meaning is ambiguous.
 fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Document {
     let problems = Problems::new(ctx.location, Some(root), Path::default());
     let message = "duplicate key at the top level of a document";
@@ -140,7 +139,7 @@ fn joined(root: &Node, key: &str, ctx: &ParseContext<'_>, number: usize) -> Docu
     }
 }
 
-/// Reads one document, or one item of a list. Its pods may have `left` values together.
+/// Reads one document, or one item of a list. Its pods may have `left` values in total.
 fn read_one(
     root: &Node,
     node: &Node,
@@ -301,7 +300,7 @@ fn build(kind: Kind, canonical: &Value, ctx: &ParseContext<'_>, problems: &Probl
     }
 }
 
-/// JSON → typed object, with what is wrong noted, and the places of wrong values.
+/// Decodes JSON to a typed object, and records problems and the paths of wrong values.
 pub(super) fn decode_noting<T: DeserializeOwned>(
     canonical: &Value,
     problems: &Problems<'_>,
@@ -437,7 +436,7 @@ fn object_key(json: &Value, kind: ObjectKind) -> Option<ObjectKey> {
     })
 }
 
-/// Name and namespace, as far as the metadata can be read.
+/// Name and namespace, if the metadata can be read.
 pub(super) fn names(json: &Value) -> Option<(&str, &str)> {
     let meta = json.get("metadata")?;
     let name = meta.get("name")?.as_str().filter(|name| !name.is_empty())?;

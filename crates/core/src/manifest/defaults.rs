@@ -42,8 +42,8 @@ pub(super) fn apply_defaults(pod: &mut Pod) {
     default_pod_requests(pod);
 }
 
-/// A pod with resources of its own that doesn't request one of these itself requests what its
-/// containers do, or its limit where these request nothing.
+/// Sets defaults for pod-level requests: a missing one is the sum of the containers' requests, or the
+/// pod's limit if these request nothing.
 ///
 /// Upstream: `defaultPodRequests` of `pkg/apis/core/v1/defaults.go`.
 fn default_pod_requests(pod: &mut Pod) {
@@ -213,8 +213,8 @@ fn default_file(file: &mut DownwardAPIVolumeFile) {
     }
 }
 
-/// Name under which a pod of a manifest runs on a node: with the node's, which keeps pods apart that
-/// several nodes have from the same manifest. One that the embedded API stores keeps its own.
+/// Name under which a pod of a manifest runs on a node: with the node's name as suffix, because several
+/// nodes may have pods from the same manifest. A pod that the embedded API stores keeps its own name.
 pub(super) fn static_name(name: &str, node_name: &NodeName, source: PodSource) -> String {
     match source {
         PodSource::File | PodSource::Http | PodSource::Api => {
@@ -229,7 +229,7 @@ pub(super) fn default_namespace(meta: &mut ObjectMeta) {
     default_text(&mut meta.namespace, keys::DEFAULT_NAMESPACE);
 }
 
-/// Moves `stringData` into `data`, as the API server does. Its values win.
+/// Moves `stringData` to `data`, as the API server does. Its values take precedence.
 pub(super) fn merge_string_data(secret: &mut Secret) {
     let texts = secret.string_data.take().unwrap_or_default();
     let texts = texts
@@ -238,7 +238,7 @@ pub(super) fn merge_string_data(secret: &mut Secret) {
     secret.data.get_or_insert_default().extend(texts);
 }
 
-/// Makes a defaulted pod a static one.
+/// Converts a defaulted pod to a static one.
 ///
 /// Upstream: `pkg/kubelet/config/common.go` (`applyDefaults`).
 pub(super) fn make_static(pod: &mut Pod, uid: &PodUid, node_name: &NodeName, source: PodSource) {

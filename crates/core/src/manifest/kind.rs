@@ -43,7 +43,7 @@ const KINDS: [(&str, Kind); 12] = [
     ("CronJob", Kind::Workload(WorkloadKind::CronJob)),
 ];
 
-/// The kind of a document; none, with what is wrong noted, if it is not read.
+/// The kind of a document; none, with the problem recorded, if it is not supported.
 pub(super) fn check_kind(json: &Value, is_item: bool, root: &At<'_>) -> Option<Kind> {
     let Some(map) = json.as_object() else {
         let message = "a manifest must be a mapping with apiVersion, kind, metadata and spec";

@@ -1,8 +1,9 @@
-//! Bytes → pods, workloads and the objects they refer to, or diagnostics that say what, where and what to do.
+//! Converts bytes to pods, workloads and the objects they refer to, or to diagnostics with the problem,
+//! its position and its solution.
 //!
-//! The way is *bytes → [`text`] → [`tree`] (values with places) → JSON → [`decode`] (typed) →
-//! [`defaults`] → [`check`] → static pod or object*. Beside it [`support`] lists the fields that are
-//! refused. No message quotes a value: a diagnostic goes to logs and events.
+//! The stages are *bytes → [`text`] → [`tree`] (values with positions) → JSON → [`decode`] (typed) →
+//! [`defaults`] → [`check`] → static pod or object*. [`support`] lists the fields that are refused. No
+//! message quotes a value: a diagnostic goes to logs and events.
 
 mod build;
 mod check;
@@ -40,7 +41,7 @@ pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// File names that are manifests, by ending.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Whether a name is a manifest's: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
+/// Whether a file name is that of a manifest: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
 pub fn is_manifest_name(name: &str) -> bool {
     let Some((stem, extension)) = name.rsplit_once('.') else {
         return false;
@@ -55,8 +56,8 @@ pub fn secret_open_to_others(location: &str) -> Diagnostic {
         .help(format!("let only its owner read it: chmod 600 {location}"))
 }
 
-/// Returns the problem that keeps a text from being read as YAML, in the words that
-/// [`parse_manifest`] has for it; none if it is YAML. `location` is named in it.
+/// Returns the problem that prevents a text from being parsed as YAML, with the message of
+/// [`parse_manifest`]; none if it is YAML. The message contains `location`.
 pub fn yaml_problem(bytes: &[u8], location: &str) -> Option<Diagnostic> {
     let read = text::documents(bytes, location, &mut Vec::new());
     read.err().map(|problem| *problem)
@@ -69,7 +70,7 @@ pub struct ParseContext<'a> {
     pub node_name: &'a NodeName,
     /// Kind of source; part of the UID.
     pub source: PodSource,
-    /// File path or URL; part of the UID, and named in diagnostics.
+    /// File path or URL; part of the UID, and contained in diagnostics.
     pub location: &'a str,
 }
 
@@ -78,8 +79,8 @@ pub struct ParseContext<'a> {
 pub struct Parsed {
     /// Its documents, accepted and rejected, in order. Items of a list count as documents.
     pub documents: Vec<Document>,
-    /// Problems that belong to no document; an error here means that the file as a whole can't
-    /// be read and `documents` is empty.
+    /// Problems without a document; an error here means that the file as a whole can't be read and
+    /// `documents` is empty.
     pub problems: Vec<Diagnostic>,
 }
 
@@ -103,7 +104,7 @@ impl Parsed {
         VALUES_TOTAL_MAX.saturating_sub(self.values())
     }
 
-    /// Whether the file holds a Secret, or a document that may be one.
+    /// Whether the file contains a Secret, or a document that may be one.
     pub fn may_hold_secret(&self) -> bool {
         self.documents.iter().any(|document| document.may_be_secret)
     }
@@ -116,16 +117,16 @@ pub struct Document {
     pub number: u32,
     /// Its start.
     pub position: Option<Position>,
-    /// Kind and name of the described object; set for rejected documents too when their `metadata`
-    /// can be read.
+    /// Kind and name of the described object; also set for rejected documents if their `metadata` can
+    /// be read.
     pub key: Option<DocumentKey>,
     /// Whether its kind is Secret, or is not known.
     pub may_be_secret: bool,
-    /// The number of values in its lists and mappings, as often as it has pods.
+    /// The number of values in its lists and mappings, multiplied by the number of its pods.
     pub values: usize,
     /// Its content; none when it is rejected.
     pub accepted: Option<Accepted>,
-    /// Where it names objects, or may contradict others, by field.
+    /// The positions of fields that refer to objects or may contradict other documents.
     pub places: Places,
     /// Errors (then it is rejected) and warnings.
     pub problems: Vec<Diagnostic>,
@@ -141,7 +142,7 @@ impl Document {
         })
     }
 
-    /// The pods that it wants; none when it is rejected, or describes something else.
+    /// The pods that it describes; none if it is rejected, or describes something else.
     pub fn pods(&self) -> &[Arc<Pod>] {
         self.accepted.as_ref().map_or(&[], Accepted::pods)
     }
@@ -191,7 +192,7 @@ impl Accepted {
         }
     }
 
-    /// The template of its pods as it is written, where they are updated together.
+    /// The template of its pods in its original form, if they are updated together.
     pub fn template(&self) -> Option<&Arc<serde_json::Value>> {
         match self {
             Self::Workload(workload) => workload.template.as_ref(),
@@ -199,7 +200,7 @@ impl Accepted {
         }
     }
 
-    /// The rules for its pods, if they are pods that end.
+    /// The rules for its pods, if they run to completion.
     pub fn runs(&self) -> Option<&Arc<Runs>> {
         match self {
             Self::Workload(workload) => workload.runs.as_ref(),
@@ -213,8 +214,8 @@ impl Accepted {
 pub struct AcceptedPod {
     /// Defaulted and validated, with name, namespace, node, UID and annotations of a static pod.
     pub pod: Arc<Pod>,
-    /// The manifest as JSON with ordered keys: the input of the UID's hash, and what the
-    /// last-good store keeps.
+    /// The manifest as JSON with ordered keys: the input of the UID's hash, and the content of the
+    /// last-good store.
     pub canonical: serde_json::Value,
 }
 
@@ -223,21 +224,21 @@ pub struct AcceptedPod {
 pub struct AcceptedWorkload {
     /// Its kind and name.
     pub key: WorkloadKey,
-    /// The pods that it wants, as [`AcceptedPod::pod`] is, each with [`WORKLOAD`] set.
+    /// The pods that it describes, like [`AcceptedPod::pod`], each with [`WORKLOAD`] set.
     ///
     /// [`WORKLOAD`]: crate::api::keys::WORKLOAD
     pub pods: Vec<Arc<Pod>>,
-    /// Set for a Job: then [`pods`](Self::pods) is one that stands for all of
-    /// them, and a later stage says which there are.
+    /// Set for a Job: then [`pods`](Self::pods) has one that represents all of them, and a later stage
+    /// decides which ones exist.
     pub runs: Option<Arc<Runs>>,
     /// The ordinals, order and claims of a `StatefulSet`.
     pub set: Option<Arc<StatefulSet>>,
-    /// The value of [`TEMPLATE`] on its pods; empty where they have none.
+    /// The value of [`TEMPLATE`] on its pods; empty if they have none.
     ///
     /// [`TEMPLATE`]: crate::api::keys::TEMPLATE
     pub template_hash: String,
-    /// The template as it is written, where there is such a hash.
+    /// The template in its original form, if there is such a hash.
     pub template: Option<Arc<serde_json::Value>>,
-    /// The document as JSON with ordered keys: what the last-good store keeps.
+    /// The document as JSON with ordered keys: the content of the last-good store.
     pub canonical: serde_json::Value,
 }

@@ -1,4 +1,4 @@
-//! The words about fields that are unknown, or treated in a way of their own.
+//! The messages about fields that are unknown, or need special treatment.
 
 use super::check;
 use super::problems::At;
@@ -39,7 +39,7 @@ fn is_volume_source(path: &Path) -> bool {
         if spec == "spec" && volumes == "volumes")
 }
 
-/// Notes a field that this program treats in a way of its own.
+/// Reports a field that this program treats specially.
 pub(super) fn note_special(verdict: Verdict, at: &At<'_>) {
     let (severity, code, message) = match verdict {
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {

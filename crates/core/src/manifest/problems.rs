@@ -1,4 +1,4 @@
-//! Gathers what is wrong with one document, and finds where it is written.
+//! Collects the problems of one document, with their positions.
 
 use std::cell::RefCell;
 
@@ -18,8 +18,8 @@ pub(super) struct Problems<'a> {
 }
 
 impl<'a> Problems<'a> {
-    /// Of a document at `location`. `root` is its text, if there is one, and `prefix` the way from
-    /// there to the pod when it is an item of a list.
+    /// Returns an empty list for a document at `location`. `root` is its parsed text, if there is one,
+    /// and `prefix` the path from there to the pod if it is an item of a list.
     pub(super) fn new(location: &'a str, root: Option<&'a Node>, prefix: Path) -> Self {
         Self {
             location,
@@ -37,8 +37,7 @@ impl<'a> Problems<'a> {
         }
     }
 
-    /// Forgets problems found since there were `from`, if they are a consequence of one at any of
-    /// `causes`.
+    /// Drops problems from index `from` on, if they are a consequence of one at any of `causes`.
     pub(super) fn drop_consequences(&self, from: usize, causes: &[Path]) {
         let mut index = 0;
         self.found.borrow_mut().retain(|(path, _)| {
@@ -48,7 +47,7 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// Forgets problems found since there were `from`, at or below any of `places`.
+    /// Drops problems from index `from` on, at or below any of `places`.
     pub(super) fn drop_below(&self, from: usize, places: &[Path]) {
         let mut index = 0;
         self.found.borrow_mut().retain(|(path, _)| {
@@ -81,7 +80,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-/// A place in a document, with the problems that its checks report to.
+/// A path in a document, with the list to which its checks report.
 pub(super) struct At<'a> {
     pub(super) path: Path,
     pub(super) problems: &'a Problems<'a>,
@@ -98,7 +97,7 @@ impl At<'_> {
         self.to(self.path.index(index))
     }
 
-    /// The place that the keys in `dotted` lead to from here.
+    /// The path of the keys in `dotted` from here.
     pub(super) fn dotted(&self, dotted: &str) -> Self {
         self.to(self.path.dotted(dotted))
     }
@@ -133,12 +132,12 @@ impl At<'_> {
         self.report(Severity::Error, Code::InvalidValue, message);
     }
 
-    /// Reports a value that is allowed, and has not the effect that its author must expect.
+    /// Reports a value that is allowed, but doesn't have the effect that its author expects.
     pub(super) fn warn(&self, message: impl Into<String>) {
         self.report(Severity::Warning, Code::InvalidValue, message);
     }
 
-    /// Reports a field that is missing, without which the pod can't run.
+    /// Reports a missing field without which the pod can't run.
     pub(super) fn required(&self, message: impl Into<String>) {
         self.report(Severity::Error, Code::Required, message);
     }

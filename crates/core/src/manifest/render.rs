@@ -11,9 +11,9 @@ const LINE_BYTES_MAX: usize = 400;
 /// Before the place of a diagnostic.
 const ARROW: &str = "--> ";
 
-/// Draws a diagnostic with the line of `source` it is about. The text ends without a newline.
+/// Renders a diagnostic with the affected line of `source`. The text ends without a newline.
 ///
-/// The line may hold secrets: this is for `mirrorlet validate` only, never for logs.
+/// The line may contain secrets: this is for `mirrorlet validate` only, never for logs.
 pub fn render(diagnostic: &Diagnostic, source: Option<&str>, colour: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,

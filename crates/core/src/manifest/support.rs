@@ -1,6 +1,6 @@
-//! The fields this release treats specially, as data: refused, forbidden or without effect.
+//! The fields that need special treatment, as data: refused, forbidden or without effect.
 //!
-//! Work that adds a field takes its row out of [`RULES`]; nothing else knows the list.
+//! To support a field, remove its row from [`RULES`]; nothing else refers to the list.
 
 use serde_json::Value;
 
@@ -15,15 +15,15 @@ pub(super) enum Verdict {
     Unsupported(&'static str),
     /// It refers to an API object of this resource, which no manifest can define.
     Forbidden(&'static str),
-    /// The same, and a pod of the API server can't have it honoured here either.
+    /// The same, and for an API pod it isn't supported here either.
     ForbiddenAndUnsupported(&'static str),
-    /// It can't be part of a manifest; the text says why. It is no part of a spec.
+    /// It can't be part of a manifest, and is not part of a spec; the text says why.
     NotInManifest(&'static str),
     /// It has no effect; the text says why.
     NoEffect(&'static str),
-    /// The same, also of a pod of the API server.
+    /// The same, also for an API pod.
     NoEffectAnywhere(&'static str),
-    /// It is honoured, and what comes of it is only known on the node; the text says how.
+    /// It is supported, but its effect depends on the node; the text says how.
     OnNode(&'static str),
 }
 
@@ -40,14 +40,14 @@ enum When {
     Begins(&'static str),
     /// A text, other than this and the empty one.
     IsNot(&'static str),
-    /// `Strict`, of a pod with a container that no `runAsGroup` is set for.
+    /// `Strict`, for a pod with a container without `runAsGroup`.
     StrictWithoutGroup,
 }
 
-/// One row: a field, the values concerned, what is said about it.
+/// One row: a field, the affected values, the message.
 ///
-/// In the field's path `[]` is any item, `C` stands for `containers[]` and `initContainers[]`, and
-/// a key may end in `*`.
+/// In the field's path `[]` is any item, `C` is `containers[]` and `initContainers[]`, and a key may
+/// end in `*`.
 struct Rule(&'static str, When, Verdict);
 
 use Verdict::{
@@ -236,7 +236,7 @@ const RULES: &[Rule] = &[
     Rule("spec.volumes[].vsphereVolume", Written, VOLUME),
 ];
 
-/// Calls `found` for each special field of a pod, as its author wrote it.
+/// Calls `found` for each special field of a pod in its original form.
 pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)) {
     for Rule(pattern, when, verdict) in RULES {
         let parts: Vec<&str> = pattern.split('.').collect();
@@ -248,8 +248,8 @@ pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)
     }
 }
 
-/// The fields of a pod from the API server that can't be honoured here, each with the reason: its
-/// path, a colon, why. Empty for a pod that can run as it is.
+/// The fields of an API pod that are not supported here, each with the reason: its path, a colon, why.
+/// Empty for a pod that can run as it is.
 pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
     let Ok(written) = serde_json::to_value(pod) else {
         return Vec::new();

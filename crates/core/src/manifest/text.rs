@@ -1,4 +1,4 @@
-//! Bytes → YAML documents, or the one reason why the file as a whole can't be read.
+//! Converts bytes to YAML documents, or returns the reason why the file can't be read.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use super::MANIFEST_BYTES_MAX;
 use super::tree::Node;
 use crate::yaml::position;
 
-/// Bounds of what a manifest may ask of the parser: far above any real manifest, and small enough
-/// that a hostile one costs milliseconds.
+/// Limits on the size of a parsed manifest: far above any real one, and small enough that a hostile one
+/// costs milliseconds.
 const NODES_MAX: usize = 50_000;
 /// Events replayed by all aliases of a file together.
 const ALIAS_EVENTS_MAX: usize = 20_000;
@@ -34,9 +34,9 @@ const STAND_IN: char = '\u{7fb}';
 /// The prefix of every syntax error.
 const NOT_YAML: &str = "this is not valid YAML";
 
-/// Reads the documents of a file; blank ones and those of comments alone are left out.
+/// Reads the documents of a file; blank ones and those with only comments are skipped.
 ///
-/// `location` is named in the diagnostics; those of what is read all the same go to `warnings`.
+/// The diagnostics contain `location`; those that don't prevent reading go to `warnings`.
 pub(super) fn documents(
     bytes: &[u8],
     location: &str,
@@ -79,8 +79,8 @@ pub(super) fn documents(
     Ok(documents)
 }
 
-/// The text with a [`STAND_IN`] for each `\'` of the scalar in double quotes that begins at
-/// `offset`; none if there is none. Every byte behind stays where it is.
+/// The text with a [`STAND_IN`] for each `\'` of the double-quoted scalar that begins at `offset`; none
+/// if there is none. All later bytes keep their offsets.
 ///
 /// Upstream: `yaml_parser_scan_flow_scalar` of `go.yaml.in/yaml/v2/scannerc.go` takes that escape.
 fn with_stand_ins(text: &str, offset: usize) -> Option<String> {
@@ -175,7 +175,7 @@ fn empty(location: &str, how: &str) -> Diagnostic {
     .help("to stop the pod, remove the file")
 }
 
-/// Line and column of a byte offset in bytes that need not be text.
+/// Line and column of an offset in bytes that need not be UTF-8.
 pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Position {
     let before = &bytes[..offset.min(bytes.len())];
     let line_start = before
@@ -246,7 +246,7 @@ fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
     diagnostic
 }
 
-/// Says what is wrong without quoting the text: it may be the value of a secret.
+/// Explains the problem without quoting the text, which may be the value of a secret.
 fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
     match error {
         YamlError::AliasError { error, .. } => explain(error),

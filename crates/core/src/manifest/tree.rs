@@ -1,4 +1,4 @@
-//! A YAML value that remembers where each of its parts is written.
+//! A YAML value that records the position of each of its parts.
 
 use serde::de::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -25,7 +25,7 @@ impl Node {
         matches!(self.kind, Kind::Scalar(Value::Null))
     }
 
-    /// How many values are written below it: items of lists and entries of mappings.
+    /// The number of values below it: items of lists and entries of mappings.
     pub(super) fn count(&self) -> usize {
         match &self.kind {
             Kind::Scalar(_) => 0,
@@ -34,7 +34,7 @@ impl Node {
         }
     }
 
-    /// The value of `key`, when this is a mapping that has it.
+    /// The value of `key`, if this is a mapping with that key.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|entry| &entry.value)
     }
@@ -77,13 +77,13 @@ impl Node {
         }
     }
 
-    /// The position of the value at `path`, or of its innermost existing parent.
-    /// Scalars are found at their value, everything else at its key.
+    /// The position of the value at `path`, or of its innermost existing parent. For a scalar this is
+    /// its value, for everything else its key.
     pub(super) fn locate(&self, path: &Path) -> Option<Position> {
         self.walk(path, false)
     }
 
-    /// As [`locate`](Self::locate), at the key that leads to the value.
+    /// As [`locate`](Self::locate), but the position of the value's key.
     pub(super) fn locate_key(&self, path: &Path) -> Option<Position> {
         self.walk(path, true)
     }
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// The same as JSON: nulls in mappings left out, the last of equal keys kept.
+    /// Converts it to JSON: without nulls in mappings, and with the last of equal keys.
     pub(super) fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Scalar(value) => value.clone(),
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Returns the first of `keys` that this mapping itself has more than once.
+    /// Returns the first of `keys` that this mapping has more than once.
     pub(super) fn repeated(&self, keys: &[&'static str]) -> Option<&'static str> {
         let Kind::Mapping(entries) = &self.kind else {
             return None;
@@ -142,7 +142,7 @@ impl Node {
         keys.iter().copied().find(is_repeated)
     }
 
-    /// Calls `found` for each key that an equal key follows in the same mapping.
+    /// Calls `found` for each key that is repeated later in the same mapping.
     pub(super) fn for_each_duplicate(&self, path: &Path, found: &mut dyn FnMut(Path, &Entry)) {
         match &self.kind {
             Kind::Scalar(_) => {}

@@ -1,7 +1,7 @@
-//! The UID of a static pod: a hash of what its author wrote, and where.
+//! The UID of a static pod: a hash of its manifest and its location.
 //!
-//! A changed UID restarts the pod, so the bytes hashed here are fixed for ever: they are made of
-//! the author's JSON, never of typed objects, whose fields change with every Kubernetes release.
+//! A changed UID restarts the pod, so the hashed bytes must never change: they are computed from the
+//! author's JSON, never from typed objects, whose fields change with every Kubernetes release.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ const OWN_ANNOTATIONS: &str = "mirrorlet.dev/";
 /// Bytes of the SHA-256 that are kept: 128 bits, as long as upstream's hash.
 const UID_BYTES: usize = 16;
 
-/// UID of a pod whose manifest sets none: 32 lower-case hex digits.
+/// UID of a pod whose manifest doesn't set one: 32 lower-case hex digits.
 ///
 /// Upstream: `pkg/kubelet/config/common.go` (`applyDefaults`), whose hash can't be reproduced.
 pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
@@ -52,8 +52,8 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     hashed(&text)
 }
 
-/// The identity of a pod of the embedded API: labels, annotations and the server's own metadata change
-/// without another version of it, as in a cluster. Our own annotations are settings.
+/// The hashed part of a pod of the embedded API: labels, annotations and the server's own metadata
+/// change without a new version, as in a cluster. Our own annotations are settings, and count.
 pub(super) fn without_api_metadata(canonical: &Value) -> Value {
     let mut identity = canonical.clone();
     if let Some(Value::Object(metadata)) = identity.get_mut("metadata") {

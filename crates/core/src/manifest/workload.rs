@@ -1,4 +1,4 @@
-//! A workload's document → the static pods that it wants.
+//! Converts a workload's document to the static pods that it describes.
 
 use std::sync::Arc;
 
@@ -29,8 +29,7 @@ use super::{AcceptedWorkload, ParseContext, check, defaults, support, uid};
 /// First line of the hashed bytes that say whether a document is another Job.
 const JOB_ENCODING: &str = "mirrorlet job 1";
 
-/// The fields of a Job, beside its template, that make it another one: those that upstream never
-/// lets anybody change.
+/// The fields of a Job, besides its template, that identify its run: those that are immutable upstream.
 const JOB_FIELDS: [&str; 5] = [
     "backoffLimitPerIndex",
     "completionMode",
@@ -42,7 +41,7 @@ const JOB_FIELDS: [&str; 5] = [
 /// The fields of a template's metadata that its pods have. Their names come from the workload.
 const COPIED: [&str; 2] = ["labels", "annotations"];
 
-/// The workload's key, as far as its metadata can be read.
+/// The workload's key, if its metadata can be read.
 pub(super) fn workload_key(json: &Value, kind: WorkloadKind) -> Option<WorkloadKey> {
     let (name, namespace) = names(json)?;
     Some(WorkloadKey {
@@ -52,7 +51,7 @@ pub(super) fn workload_key(json: &Value, kind: WorkloadKind) -> Option<WorkloadK
     })
 }
 
-/// JSON of a workload → its pods; none, if any error was noted.
+/// Converts the JSON of a workload to its pods; none if an error was recorded.
 pub(super) fn build_workload(
     kind: WorkloadKind,
     canonical: &Value,
@@ -123,8 +122,8 @@ pub(super) fn build_workload(
     })
 }
 
-/// Checks the template of a workload, which is at `at`, with defaults. What a pod of a
-/// `StatefulSet` has of its set is checked where the document has it.
+/// Checks the defaulted template of a workload at path `at`. The parts that a `StatefulSet` adds to its
+/// pods are checked at their place in the document.
 fn check_template(workload: &Workload, pod: &Pod, at: &At<'_>) {
     let before = at.problems.len();
     check::check_template(pod, at);

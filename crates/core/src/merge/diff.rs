@@ -15,7 +15,7 @@ use crate::small::SmallCollect;
 /// [`Merged::delivered`](super::Merged::delivered) here.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PodOperation {
-    /// The pod is no longer wanted. Carries the pod as it was.
+    /// The pod is no longer wanted. Contains the pod as it was.
     Remove(SourcePod),
     /// The pod is new.
     Add(SourcePod),
@@ -46,7 +46,7 @@ const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, ke
 /// The operations that turn one desired set into the next: removals, additions, updates, deletions,
 /// reconciliations, in this order, each by UID.
 ///
-/// Removals come first, so that a pod's successor of the same full name finds the name free.
+/// Removals come first, so that the full name of a pod is free for its successor.
 ///
 /// Upstream: `pkg/kubelet/config/config.go` (`merge`, `checkAndUpdatePod`).
 pub fn diff(
@@ -104,7 +104,7 @@ fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     all.filter(move |(key, _)| is_shared(key))
 }
 
-/// The new pod with the local annotations of the present one.
+/// The new pod with the local annotations of the current one.
 pub(super) fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
     let local = |pod: &Pod| -> BTreeSet<(String, String)> {
         let all = pod.metadata.annotations.iter().flatten();
@@ -123,7 +123,7 @@ pub(super) fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePo
     result
 }
 
-/// Notes on a pod when it was first seen, as upstream does for each added pod.
+/// Records on a pod when it was first seen, as upstream does for each added pod.
 pub(super) fn with_seen(pod: &SourcePod, now: Timestamp) -> SourcePod {
     let mut result = pod.clone();
     let annotations = &mut Arc::make_mut(&mut result.pod).metadata.annotations;

@@ -1,4 +1,4 @@
-//! The sources that have been heard.
+//! The sources that have delivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub(super) fn awaited(sources: &BTreeMap<SourceName, SourceState>) -> BTreeSet<S
     silent.map(|(name, _)| name.clone()).collect_set()
 }
 
-/// The pods that are over of the API server, which is one source.
+/// The ended pods of the API server, which is one source.
 pub(super) fn finished(sources: &BTreeMap<SourceName, SourceState>) -> FinishedPods {
     let mut sets = sources.values().filter_map(SourceState::set);
     let api = sets.find(|set| !set.finished.is_empty());

@@ -8,30 +8,30 @@ use crate::desired::{Origin, SourcePod};
 use crate::small::SmallCollect;
 use crate::workload::WorkloadKey;
 
-/// A pod of a manifest that was wanted so far, or runs.
+/// A pod of a manifest that was wanted before, or runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incumbent {
     /// The UID of its manifest.
     pub uid: PodUid,
-    /// Its document as last known; none if that was not kept.
+    /// Its last known document; none if it was not stored.
     pub origin: Option<Origin>,
 }
 
 /// The pods, Jobs and CronJobs that keep their names in a merge.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Incumbents {
-    /// The pods of manifests, and those that stand for Jobs and CronJobs.
+    /// The pods of manifests, and those that represent Jobs and CronJobs.
     pub pods: BTreeMap<FullName, Incumbent>,
     /// The documents that had the names of workloads last.
     pub workloads: BTreeMap<WorkloadKey, Origin>,
-    /// The contents of Jobs that were begun, also of a CronJob's last run, where nothing is known of
-    /// their documents.
+    /// The contents of Jobs that were begun, including a CronJob's last run, for which no document is
+    /// known.
     pub begun: BTreeMap<WorkloadKey, String>,
 }
 
 impl Incumbents {
-    /// The rank of a pod among others of its name; lower wins. What was wanted already is first. An edit
-    /// of it, which has another UID, is before what other files and URLs have.
+    /// The rank of a pod among others with its name; lower takes precedence. A pod that was wanted
+    /// before is first. An edit of it, which has another UID, precedes those of other files and URLs.
     pub(super) fn rank(&self, name: &FullName, uid: &PodUid, pod: &SourcePod) -> (bool, bool) {
         let known = self.pods.get(name);
         let origin = known.and_then(|known| known.origin.as_ref());
@@ -54,7 +54,7 @@ impl Incumbents {
     }
 }
 
-/// Each of these pods as the incumbent of its name.
+/// Returns each of these pods as the incumbent of its name.
 pub(super) fn of_pods<'a>(
     pods: impl Iterator<Item = &'a SourcePod>,
 ) -> BTreeMap<FullName, Incumbent> {

@@ -9,7 +9,7 @@ use crate::objects::{Object, ObjectKey, uses};
 use crate::small::SmallCollect;
 
 /// The objects that would be created, changed or removed, with the pods of `pods` that refer to each.
-/// No value of an object is in it.
+/// Contains no value of an object.
 pub fn plan<'a>(
     newest: &BTreeMap<ObjectKey, SourceObject>,
     present: &BTreeMap<ObjectKey, SourceObject>,

@@ -1,4 +1,4 @@
-//! The documents that have the names of workloads. One that wants no pods has its name, too.
+//! The documents that have the names of workloads, including documents without pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(super) struct Names<'a> {
     awaited: BTreeMap<WorkloadKey, &'a Origin>,
 }
 
-/// How well a document fits the one that had its name: whether none of its pods was wanted so far, it is
-/// another document, at another place. Lower is better.
+/// How well a document matches the one that had its name: whether none of its pods was wanted before,
+/// it is another document, at another place. Lower is better.
 type Fit = (bool, bool, bool);
 
 impl<'a> Names<'a> {
-    /// The names that are kept. A document that had a name has it as long as its place offers it, unless
-    /// pods of another one run. While its source hasn't delivered, nobody else gets the name, but for a
-    /// Job: whether its work may be done again is decided by its record.
+    /// The names that are kept. A document keeps its name as long as its place delivers it, unless pods
+    /// of another one run. While its source hasn't delivered, no other document gets the name, except
+    /// for a Job: its record decides whether its work may be repeated.
     pub(super) fn kept(
         incumbents: &'a Incumbents,
         candidates: &[Candidate<'a>],
@@ -84,8 +84,8 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// Whether a document has the name, which it gets if nobody else has it. Adds the problem of a
-    /// document that hasn't.
+    /// Whether a document has the name, which it gets if it is free. Otherwise adds the problem of the
+    /// document.
     pub(super) fn take(
         &mut self,
         key: &WorkloadKey,
@@ -108,15 +108,14 @@ impl<'a> Names<'a> {
 }
 
 impl Merged {
-    /// Whether another document has the name of the workload. A name that no document has yet is lost
-    /// to nobody.
+    /// Whether another document has the name of the workload. A name without a document is not lost.
     pub fn has_lost(&self, workload: &SourceWorkload) -> bool {
         let owner = workload.key().and_then(|key| self.workloads.get(&key));
         owner.is_some_and(|owner| !owner.is_same_document(&workload.origin))
     }
 
-    /// One document of each workload that is offered, by namespace and owner: the one that has the name,
-    /// or else the first.
+    /// One document of each delivered workload, by namespace and owner: the one that has the name, or
+    /// else the first.
     pub fn one_of_each<'a>(
         &self,
         offered: impl Iterator<Item = &'a SourceWorkload>,
@@ -133,7 +132,7 @@ impl Merged {
     }
 }
 
-/// Gives names to workloads that want no pods, and takes the `StatefulSet`s among all. Returns their
+/// Assigns names to workloads without pods, and collects the `StatefulSet`s among all. Returns their
 /// claims.
 pub(super) fn take_workloads<'a>(
     sources: &'a BTreeMap<SourceName, SourceState>,

@@ -12,12 +12,12 @@ pub struct NodeRef {
     pub uid: String,
 }
 
-/// The mirror of a static pod, as it is posted: its name, namespace, labels, annotations and
+/// The mirror of a static pod, in the form that is posted: its name, namespace, labels, annotations and
 /// spec, the mirror annotation with its hash, and our Node as only owner.
 ///
-/// A mirror may not refer to a service account, a secret or another object of the API. References
-/// that got this far are left out, and [`keys::SANITIZED`] says which: a mirror that shows less is
-/// better than none.
+/// A mirror may not refer to a service account, a secret or another object of the API. Remaining
+/// references are dropped, and [`keys::SANITIZED`] lists them: an incomplete mirror is better than
+/// none.
 ///
 /// Upstream: `pkg/kubelet/pod/mirror_client.go` (`CreateMirrorPod`).
 pub fn mirror_copy(pod: &Pod, node: &NodeRef) -> Pod {

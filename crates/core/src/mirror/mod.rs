@@ -1,9 +1,8 @@
-//! Mirror pods: which of them shall be created, replaced or deleted now.
+//! Mirror pods: decides which of them must be created, replaced or deleted now.
 //!
-//! A *mirror pod* shows a static pod in the API server. It stands for the pod that *holds* its
-//! full name: while an edited pod's old version is still being stopped, the mirror is the old
-//! one's. Only mirrors bound to our Node are considered, and a pod without the mirror annotation
-//! is never touched, whatever its name.
+//! A *mirror pod* represents a static pod in the API server: the pod that *holds* its full name. While
+//! an edited pod's old version is being stopped, the mirror is the old one's. Only mirrors bound to our
+//! Node are considered, and a pod without the mirror annotation is never touched, whatever its name.
 //!
 //! Upstream: `pkg/kubelet/kubelet.go` (`tryReconcileMirrorPods`) and the orphans of
 //! `pkg/kubelet/kubelet_pods.go` (`HandlePodCleanups`).
@@ -35,14 +34,14 @@ pub struct MirrorInput<'a> {
     pub node_name: &'a NodeName,
     /// Our Node as the API server has it.
     pub node: Option<&'a core::Node>,
-    /// The standing of each full name of a static pod; see [`standings`].
+    /// The pod behind each full name of a static pod; see [`standings`].
     pub standings: &'a BTreeMap<FullName, Standing>,
     /// The wanted pods and the mirrors.
     pub pods: &'a PodTable,
-    /// The API server's pods of our Node, by the UID it gave them.
+    /// The API server's pods of our Node, by the UID that it assigned.
     pub api: &'a BTreeMap<PodUid, Arc<Pod>>,
-    /// Whether a mirror that nobody stands behind may be deleted: every source has delivered, and
-    /// what runs is known.
+    /// Whether a mirror without a static pod may be deleted: every source has delivered, and the
+    /// running pods are known.
     pub orphans_may_go: bool,
 }
 
@@ -50,13 +49,13 @@ crate::words! {
     /// Why a mirror is deleted.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum DeleteReason {
-        /// No static pod of its full name is wanted or still there.
+        /// No static pod with its full name is wanted or still exists.
         Orphaned = "its static pod no longer exists",
-        /// It is being deleted; that it ends is up to us.
+        /// It is being deleted, and the agent must complete the deletion.
         BeingDeleted = "it is being deleted",
         /// It is the mirror of another version of the pod.
         OtherVersion = "it is the mirror of another version of the pod",
-        /// It belongs to a Node of our name that is no more.
+        /// It belongs to a deleted Node with our name.
         OtherNode = "it belongs to a deleted Node",
     }
     /// The reason in a few words.
@@ -83,9 +82,9 @@ pub enum Verdict {
         /// UID of the mirror.
         uid: MirrorPodUid,
     },
-    /// Nothing, for now: whatever mirror is there stays until it is known whom it stands for.
+    /// Nothing for now: an existing mirror stays until its static pod is known.
     Wait,
-    /// Nothing can be done before this is out of the way.
+    /// Nothing can be done before this obstacle is removed.
     Blocked(Obstacle),
     /// Create the pod's mirror.
     Create {
@@ -111,7 +110,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether something is to be done.
+    /// Whether there is an action.
     pub fn acts(&self) -> bool {
         match self {
             Self::Create { .. } | Self::Replace { .. } | Self::Delete { .. } => true,
@@ -119,7 +118,7 @@ impl Verdict {
         }
     }
 
-    /// The static pod whose mirror is to be made.
+    /// The static pod whose mirror must be created.
     pub fn pod(&self) -> Option<&Arc<Pod>> {
         match self {
             Self::Create { pod } | Self::Replace { pod, .. } => Some(pod),
@@ -143,7 +142,7 @@ pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
         .collect_map()
 }
 
-/// Returns the action for one full name; none when a mirror must be left alone for now.
+/// Returns the action for one full name; none if a mirror must be left alone for now.
 fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
     let standing = input.standings.get(name);
     let pod = standing.and_then(Standing::pod);
@@ -199,8 +198,8 @@ fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
     })
 }
 
-/// Whether nothing but finalizers keeps a mirror: it was deleted with no grace, and goes with the last of
-/// them. Deleting it again changes nothing.
+/// Whether only finalizers keep a mirror: it was deleted with grace period 0, and disappears with the
+/// last of them. Deleting it again changes nothing.
 fn waits_for_finalizers(mirror: &Pod) -> bool {
     let of = &mirror.metadata;
     let has_finalizers = of.finalizers.as_ref().is_some_and(|list| !list.is_empty());
@@ -226,15 +225,15 @@ fn usable(node: Option<&core::Node>) -> Option<&core::Node> {
     })
 }
 
-/// Whether a mirror belongs to a Node of another UID. One without an owner is left alone:
-/// somebody's webhook may have taken it off, and would again.
+/// Whether a mirror belongs to a Node with another UID. One without an owner is left alone: a webhook
+/// may have removed the owner, and would do so again.
 fn is_others(mirror: &Pod, node: &core::Node) -> bool {
     let owners = mirror.metadata.owner_references.iter().flatten();
     let mut nodes = owners.filter(|owner: &&meta::OwnerReference| owner.kind == "Node");
     nodes.any(|owner| Some(&owner.uid) != node.metadata.uid.as_ref())
 }
 
-/// Hash of the static pod whose mirror this is, or of a static pod: what distinguishes versions.
+/// Hash of the static pod whose mirror this is, or of a static pod itself: it distinguishes versions.
 pub fn hash(pod: &Pod) -> Option<&str> {
     let of = |key| annotation(&pod.metadata, key);
     of(keys::CONFIG_MIRROR).or_else(|| of(keys::CONFIG_HASH))

@@ -1,4 +1,4 @@
-//! Why a mirror can't be made, by what would mend it, and when to try again.
+//! Why a mirror can't be created, classified by the remedy, and when to try again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,22 +24,22 @@ crate::words! {
         NamespaceMissing = "NamespaceMissing",
         /// RBAC doesn't allow it, or our credentials aren't accepted. Grant the permission.
         Forbidden = "Forbidden",
-        /// `NodeRestriction` doesn't allow it to a node identity. The words say which rule.
+        /// `NodeRestriction` doesn't allow it to a node identity. The message names the rule.
         NodeRestriction = "NodeRestriction",
-        /// The namespace's `PodSecurity` level forbids it. Relax the level, or the pod.
+        /// The namespace's `PodSecurity` level forbids it. Relax the level, or change the pod.
         PodSecurity = "PodSecurity",
-        /// A `ResourceQuota` is used up, or demands requests and limits.
+        /// A `ResourceQuota` is exceeded, or requires requests and limits.
         Quota = "Quota",
         /// A `LimitRange` forbids the pod's requests or limits.
         LimitRange = "LimitRange",
         /// A webhook or an admission policy denied it, or the webhook doesn't answer.
         Webhook = "Webhook",
-        /// The pod's priority class doesn't exist. Create it; an API server that has just been started makes those
-        /// of the system within seconds.
+        /// The pod's priority class doesn't exist. Create it; an API server that has just started
+        /// creates those of the system within seconds.
         PriorityClassMissing = "PriorityClassMissing",
         /// Another pod has the name. Delete it, or rename the static pod.
         NameTaken = "NameTaken",
-        /// The API server doesn't answer, or asks to slow down.
+        /// The API server doesn't answer, or throttles requests.
         ApiAway = "ApiAway",
         /// Our Node isn't registered, or is being deleted.
         NodeMissing = "NodeMissing",
@@ -54,8 +54,8 @@ crate::words! {
 }
 
 impl ProblemKind {
-    /// Whether it is about this mirror, and not about the whole connection: what somebody has to
-    /// mend, and what the Node's status says.
+    /// Whether it is about this mirror, and not about the whole connection: a user must fix it, and the
+    /// Node's status reports it.
     pub fn is_refusal(self) -> bool {
         !matches!(self, Self::ApiAway | Self::NodeMissing)
     }
@@ -82,7 +82,7 @@ pub struct MirrorProblem {
     pub since: Timestamp,
     /// Attempts made since then.
     pub attempts: u32,
-    /// When the next one is made at the latest; none when the cause must go away first.
+    /// When the next attempt is made at the latest; none if the cause must be removed first.
     pub next_try: Option<Timestamp>,
 }
 
@@ -95,7 +95,7 @@ pub enum MirrorState {
         /// The UID that the API server gave it.
         uid: MirrorPodUid,
     },
-    /// It is being made or replaced, or its turn has not come.
+    /// It is being created or replaced, or waits for its turn.
     Pending,
     /// It can't be made.
     Problem(MirrorProblem),
@@ -127,7 +127,7 @@ pub struct Refusal<'a> {
     pub message: &'a str,
 }
 
-/// Tells a refusal's kind by its words: the API server has one code for most of them.
+/// Determines a refusal's kind from its message: the API server has one code for most of them.
 pub fn classify(refusal: Refusal<'_>) -> ProblemKind {
     let Refusal {
         code,
@@ -187,8 +187,8 @@ fn forbidden(message: &str) -> ProblemKind {
 }
 
 /// When to try again after the `attempts`th refusal in a row of this kind, `age` after the first.
-/// `watched` says that the end of the cause will be noticed. `share`, from 0 to 1, differs from
-/// pod to pod, so that pods refused together don't come back together.
+/// `watched` says that the end of the cause will be noticed. `share`, from 0 to 1, differs from pod to
+/// pod, so that pods refused together don't retry together.
 pub fn retry_after(
     kind: ProblemKind,
     attempts: u32,

@@ -1,4 +1,4 @@
-//! The pod that each full name stands for: the pod that holds it, or the one that is wanted next.
+//! The pod behind each full name: the pod that holds it, or the next wanted one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct AtWork {
     pub full_name: FullName,
     /// The pod; none for one that an earlier agent left running.
     pub pod: Option<Arc<Pod>>,
-    /// Whether it only waits for another pod of its full name to finish.
+    /// Whether it only waits for another pod with its full name to finish.
     pub waits: bool,
 }
 
@@ -23,15 +23,15 @@ pub struct AtWork {
 pub enum Standing {
     /// This pod, which holds the name.
     Holder(Arc<Pod>),
-    /// This pod, which nobody works at yet: another one may still hold the name. A mirror that is
-    /// there stays; without one this pod's is made.
+    /// This pod, which has no worker yet: another one may still hold the name. An existing mirror
+    /// stays; otherwise a mirror of this pod is created.
     Successor(Arc<Pod>),
-    /// A pod that nobody knows any more and that is being stopped: a mirror that is there stays.
+    /// An unknown pod that is being stopped: an existing mirror stays.
     Unknown,
 }
 
 impl Standing {
-    /// The pod whose mirror shall exist.
+    /// The pod whose mirror must exist.
     pub fn pod(&self) -> Option<&Arc<Pod>> {
         match self {
             Self::Holder(pod) | Self::Successor(pod) => Some(pod),
@@ -40,8 +40,8 @@ impl Standing {
     }
 }
 
-/// Decides which pod each full name stands for, from the wanted pods and those with a worker, in
-/// any order. Pods of the API server take no part.
+/// Decides which pod is behind each full name, from the wanted pods and those with a worker, in any
+/// order. API pods are ignored.
 pub fn standings(
     wanted: &PodTable,
     at_work: impl IntoIterator<Item = AtWork>,

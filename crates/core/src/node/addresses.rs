@@ -1,10 +1,10 @@
-//! Decides which addresses our Node has, where none are configured.
+//! Decides the addresses of our Node if none are configured.
 
 use std::net::IpAddr;
 
-/// The addresses after `known`, once the machine would use `seen` towards the world. An address is
-/// replaced by another one of its family and never taken away, since a machine whose link is down for
-/// a moment has no address to see; the order, and so the primary family, stays.
+/// The addresses after `known`, when `seen` are the machine's current addresses for outgoing traffic.
+/// An address is replaced by another one of its family and never removed, because a machine whose link
+/// is down for a moment has no address; the order, and so the primary family, stays.
 pub fn next_addresses(known: &[IpAddr], seen: &[IpAddr]) -> Vec<IpAddr> {
     let of = |list: &[IpAddr], family: bool| list.iter().find(|ip| ip.is_ipv4() == family).copied();
     let kept = known.iter().map(|ip| of(seen, ip.is_ipv4()).unwrap_or(*ip));

@@ -1,9 +1,9 @@
-//! Decides whether the Node of our name is ours.
+//! Decides whether the Node with our name is ours.
 //!
-//! A kubelet deletes mirror pods that it has no static pod for, and both would write one status:
-//! so a Node that a kubelet owns, or that another mirrorlet keeps alive, is left alone. It is asked
-//! before the Node is taken, and whenever it changes: another may have taken it while we couldn't
-//! reach the API server.
+//! A kubelet deletes mirror pods without a static pod of its own, and both would write the same status:
+//! so a Node that a kubelet owns, or whose Lease another mirrorlet renews, is left alone. This is
+//! checked before the Node is registered, and whenever it changes: another agent may have taken it
+//! during an outage of the API server.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::spec::annotation;
 /// The relevant fields of a Node's Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// When it was renewed last, by the clock of whoever did.
+    /// The time of the last renewal, by the clock of its writer.
     pub renewed: Timestamp,
     /// How long that holds.
     pub duration: Duration,
 }
 
-/// The last change of a Lease that we saw, and when. The Lease holds for its duration from then on, by our
-/// clock: the clocks of other machines don't count.
+/// The last observed change of a Lease, and when. The Lease holds for its duration from then on, by our
+/// clock: the clocks of other machines don't matter.
 ///
 /// Upstream: `k8s.io/client-go/tools/leaderelection` (`observedTime`).
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ pub struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    /// Takes in the Lease as it is at `now`, a time since any fixed start. Returns whether it holds.
+    /// Processes the Lease as it is at `now`, a time since any fixed start. Returns whether it holds.
     pub fn holds(&mut self, lease: Option<LeaseSeen>, now: Duration) -> bool {
         let Some(lease) = lease else {
             self.seen = None;
@@ -57,7 +57,7 @@ pub enum Claim {
     Foreign(String),
 }
 
-/// Decides whether the Node that has our name may be taken. `is_held` says whether its Lease holds.
+/// Decides whether the Node with our name may be taken. `is_held` says whether its Lease holds.
 pub fn claim(existing: &Node, facts: &NodeFacts, is_held: bool) -> Claim {
     if let Some(version) = kubelet_of(existing) {
         return Claim::Foreign(kubelets(facts, version));
@@ -69,8 +69,8 @@ pub fn claim(existing: &Node, facts: &NodeFacts, is_held: bool) -> Claim {
     Claim::Foreign(anothers(existing, facts))
 }
 
-/// Decides whether the Node that we registered is still ours. One that lost the annotation of its
-/// owner is: somebody removed it.
+/// Decides whether the Node that we registered is still ours. It is if it lost the annotation of its
+/// owner: a user removed that.
 pub fn still_claimed(node: &Node, facts: &NodeFacts) -> Claim {
     if let Some(version) = kubelet_of(node) {
         return Claim::Foreign(kubelets(facts, version));

@@ -78,8 +78,8 @@ pub fn compute_conditions(
     .collect()
 }
 
-/// The conditions a Node is in before the next look: those reported last, written or not, but for
-/// what others declared unknown since, and what was never reported.
+/// The last known conditions of the Node: those reported last, whether written or not, except for those
+/// that others set to `Unknown` since, and those never reported.
 pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Vec<NodeCondition> {
     let is_told = |kind: &str| told.iter().any(|told| told.type_ == kind);
     told.iter()

@@ -43,7 +43,7 @@ pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
     }
 }
 
-/// The Node before, or without, an API server: what admission goes by then.
+/// The Node before an API server answers, or without one: admission uses it until then.
 ///
 /// Upstream: `initialNode` of `pkg/kubelet/kubelet_node_status.go`, by way of `getNodeAnyWay`.
 pub fn initial_node(facts: &NodeFacts) -> Node {
@@ -54,7 +54,7 @@ pub fn initial_node(facts: &NodeFacts) -> Node {
     compute_node(facts, status)
 }
 
-/// Labels that our Node has whatever else it has.
+/// Labels that our Node always has.
 pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
     let mut labels = [
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
@@ -74,14 +74,14 @@ pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
     labels
 }
 
-/// Feature by which an API server from 1.36 on knows that it may pass WebSockets on to us as they
-/// are, instead of speaking SPDY. Older ones don't know the field, and drop it.
+/// Feature that tells an API server from 1.36 on that it may pass WebSockets on to us unchanged,
+/// instead of using SPDY. Older ones don't know the field, and drop it.
 ///
 /// Upstream: `ExtendWebSocketsToKubelet`, KEP-4006.
 const EXTEND_WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
-/// Feature without which a scheduler from 1.35 on binds no pod to us whose containers may be restarted
-/// all at once.
+/// Feature without which a scheduler from 1.35 on doesn't bind pods to us whose containers may be
+/// restarted all at once.
 ///
 /// Upstream: `RestartAllContainersOnContainerExits`, KEP-5532.
 const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
@@ -93,7 +93,7 @@ const FEATURES: NodeFeatures = NodeFeatures {
     supplemental_groups_policy: Some(false),
 };
 
-/// Annotations that our Node has whatever else it has.
+/// Annotations that our Node always has.
 pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
     [
         (ATTACH_DETACH.to_owned(), "true".to_owned()),
@@ -189,8 +189,7 @@ fn node_info(facts: &NodeFacts) -> NodeSystemInfo {
     }
 }
 
-/// The largest images, largest first; equally large ones by name, so that nothing moves for
-/// nothing.
+/// The largest images, largest first; equally large ones by name, so that the order is stable.
 fn images(facts: &NodeFacts) -> Vec<ContainerImage> {
     let mut images: Vec<_> = facts
         .images

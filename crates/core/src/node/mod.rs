@@ -1,4 +1,4 @@
-//! Our Node in the API server: what it says, when it is written, and whose it is.
+//! Our Node in the API server: its content, its updates, and its ownership.
 //!
 //! Upstream: `pkg/kubelet/nodestatus/setters.go`, `pkg/kubelet/kubelet_node_status.go`.
 
@@ -30,7 +30,7 @@ pub use write::{
 
 /// The Kubernetes version whose kubelet we behave as.
 pub const KUBERNETES_VERSION: &str = "v1.35.4";
-/// The mark in the kubelet version of our Nodes, which no kubelet's has.
+/// The mark in the kubelet version of our Nodes, which no kubelet has.
 pub const VERSION_MARK: &str = "mirrorlet";
 
 /// Returns the kubelet version of our Node: a semantic version, as the scheduler and kubectl
@@ -42,7 +42,7 @@ pub fn kubelet_version() -> String {
     )
 }
 
-/// Returns an architecture of Rust's `std::env::consts::ARCH` as Go, and hence Kubernetes, names it.
+/// Converts an architecture in Rust's `std::env::consts::ARCH` to its name in Go, and hence Kubernetes.
 pub fn go_arch(arch: &str) -> &str {
     match arch {
         "x86_64" => "amd64",
@@ -60,7 +60,7 @@ pub struct ImageSeen {
     pub size_bytes: u64,
 }
 
-/// The facts about the machine and the agent in our Node; they change seldom.
+/// The facts about the machine and the agent in our Node; they seldom change.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeFacts {
     /// Name of the Node.
@@ -73,7 +73,7 @@ pub struct NodeFacts {
     pub arch: String,
     /// Addresses, primary first.
     pub addresses: Vec<IpAddr>,
-    /// Port of the node API; none where it isn't served.
+    /// Port of the node API; none if it isn't served.
     pub node_api_port: Option<u16>,
     /// Labels that were configured.
     pub labels: BTreeMap<String, String>,

@@ -13,14 +13,14 @@ use crate::api::core::{Node, NodeCondition, NodeStatus};
 use crate::api::quantity::Quantity;
 use crate::small::SmallCollect;
 
-/// How often a status is written though nothing changed: upstream's `nodeStatusReportFrequency`.
+/// How often a status is written without changes: upstream's `nodeStatusReportFrequency`.
 pub const REPORT_PERIOD: Duration = Duration::from_mins(5);
 
-/// The patch that makes the status of the Node with that UID `desired`; none while only
-/// heartbeats differ and the last write is younger than [`REPORT_PERIOD`].
+/// The patch that sets the status of the Node with that UID to `desired`; none while only heartbeats
+/// differ and the last write is younger than [`REPORT_PERIOD`].
 ///
-/// A strategic merge patch. It names the UID, so that a Node that was replaced meanwhile is left
-/// alone. Addresses are replaced as a whole: merged by type, two of one type would be lost.
+/// A strategic merge patch. It contains the UID, so that a Node that was replaced meanwhile is left
+/// alone. Addresses are replaced as a whole: merged by type, two with the same type would be lost.
 pub fn decide_write(
     uid: &str,
     base: &NodeStatus,
@@ -108,12 +108,12 @@ fn differ(old: &[NodeCondition], new: &[NodeCondition]) -> bool {
     })
 }
 
-/// The patch that gives a Node that was there already our labels and annotations; none if it has
-/// them. Others are left alone, and so are taints: whoever changed them since had a reason, and a
-/// node's own identity may not.
+/// The patch that gives an existing Node our labels and annotations; none if it has them. Others are
+/// left alone, and so are taints: they may have been changed on purpose, and a node's own identity may
+/// not set them.
 ///
-/// It is for the version that was read: of two agents, one of them with older labels, the one that comes
-/// late changes nothing.
+/// It is for the version that was read: of two agents, one of them with older labels, the later write
+/// fails.
 ///
 /// Upstream: `updateDefaultLabels`, `reconcileCMADAnnotationWithExistingNode`.
 pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
@@ -167,7 +167,7 @@ impl NodeEvent {
     }
 }
 
-/// Events of the change from one status to the next, as upstream words them.
+/// Events of the change from one status to the next, in upstream's words.
 pub fn transitions(name: &str, before: &NodeStatus, after: &NodeStatus) -> Vec<NodeEvent> {
     let mut events = Vec::new();
     let boot_id = |status: &NodeStatus| {

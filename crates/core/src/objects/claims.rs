@@ -1,8 +1,8 @@
 //! Binding: the volume of each `PersistentVolumeClaim` of a manifest.
 //!
-//! A claim is bound when a pod first uses it: to the `PersistentVolume` that it names or that
-//! matches, else to a named volume of the Engine. The binding is permanent. The caller stores it, so
-//! that documents added or removed later never lead a claim to other data.
+//! A claim is bound when a pod first uses it: to the `PersistentVolume` that it names or that matches,
+//! otherwise to a named volume of the Engine. The binding is permanent. The caller stores it, so that
+//! documents added or removed later never bind a claim to other data.
 //!
 //! Upstream: `pkg/controller/volume/persistentvolume` (`syncUnboundClaim`, `findBestMatchForClaim`),
 //! with the binding mode `WaitForFirstConsumer`.
@@ -66,8 +66,8 @@ impl ClaimName {
         }
     }
 
-    /// Name of its volume on the Engine, unique per claim: neither part can contain a `_`, and a
-    /// name that is too long ends in a hash of the whole.
+    /// Name of its volume on the Engine, unique per claim: neither part can contain a `_`, and a name
+    /// that is too long ends in a hash of the whole.
     pub fn volume_name(&self) -> String {
         let name = format!("mirrorlet_{}_{}", self.namespace, self.name);
         if name.len() <= NAME_MAX {
@@ -98,7 +98,7 @@ impl Bound {
         }
     }
 
-    /// Whether the Engine has the volume. That of a `PersistentVolume` is not known.
+    /// Whether the Engine has the volume. Unknown for a `PersistentVolume`.
     pub fn presence(&self) -> Presence {
         match self {
             Self::Engine(volume) => volume.presence,
@@ -106,8 +106,8 @@ impl Bound {
         }
     }
 
-    /// Records what the Engine reported about the volume of that name. Only a volume that existed
-    /// can be missing: one of a new binding has yet to be created.
+    /// Records the Engine's report about the volume with that name. Only a volume that existed can be
+    /// missing: one of a new binding has yet to be created.
     pub fn saw(&mut self, seen: &VolumeSeen) {
         if let Self::Engine(volume) = self
             && volume.name == seen.name
@@ -162,12 +162,12 @@ pub struct Storage {
     /// Whether only one pod at a time may use it.
     #[serde(default)]
     pub one_pod: bool,
-    /// The UID of the pod that controls the claim, and whose ephemeral volume it is.
+    /// The UID of the pod that owns the claim of its ephemeral volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
 }
 
-/// The record of a volume of a claim in the directory of a pod.
+/// The record of a claim's volume in the directory of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimNote {
     /// The pod.
@@ -186,7 +186,7 @@ pub struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// The bindings so far, and those of the `wanted` claims that can be bound now.
+    /// The existing bindings, and those of the `wanted` claims that can be bound now.
     #[must_use]
     pub fn bind(self, wanted: &BTreeSet<ClaimName>) -> Bindings {
         let mut bindings = self.bindings.clone();
@@ -206,7 +206,7 @@ impl<'a> Claims<'a> {
         bindings
     }
 
-    /// The storage of a claim that has a document.
+    /// The storage of a claim with a document.
     ///
     /// # Errors
     /// The reason why it has none.

@@ -1,4 +1,4 @@
-//! `ConfigMap`s and Secrets as a part of a pod's version, where the pod asks for it.
+//! `ConfigMap`s and Secrets as a part of a pod's version, if the pod requests that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +18,9 @@ use crate::spec::annotation;
 /// Value of [`keys::RESTART_ON`].
 const CONFIG: &str = "config";
 
-/// The data of the `ConfigMap`s and Secrets that one version of a pod has in its variables and
-/// volumes. An object that is missing, which is allowed of an optional one, is `None`. Its `Debug`
-/// text doesn't hold the data.
+/// The data of the `ConfigMap`s and Secrets that one version of a pod has in its variables and volumes.
+/// A missing object, which is allowed if it is optional, is `None`. Its `Debug` text doesn't contain
+/// the data.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -39,7 +39,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Whether an edit of an object that the pod refers to is an edit of the pod.
+/// Whether an edit of a referenced object counts as an edit of the pod.
 pub fn restarts_on_config(pod: &Pod) -> bool {
     annotation(&pod.metadata, keys::RESTART_ON) == Some(CONFIG)
 }
@@ -47,7 +47,7 @@ pub fn restarts_on_config(pod: &Pod) -> bool {
 /// Checks a value of [`keys::RESTART_ON`].
 ///
 /// # Errors
-/// It has no such value; the words say which it can have.
+/// The value is invalid; the message lists the valid ones.
 pub fn check_restart_on(value: &str) -> Result<(), &'static str> {
     (value == CONFIG).then_some(()).ok_or("must be config")
 }
@@ -58,8 +58,8 @@ pub fn has_config(pod: &Pod) -> bool {
 }
 
 impl Config {
-    /// The data for the pod `pod` of a manifest, `None` while one of the objects is missing or not
-    /// known yet. `complete` says whether an object that `find` doesn't find doesn't exist.
+    /// The data for the pod `pod` of a manifest, `None` while one of the objects is missing or unknown.
+    /// `complete` says that an object that `find` doesn't return doesn't exist.
     pub(crate) fn of(
         pod: &Pod,
         find: impl Fn(&ObjectKey) -> Option<Object>,
@@ -92,7 +92,7 @@ impl Config {
         (&self.maps, &self.secrets) == (&other.maps, &other.secrets)
     }
 
-    /// The values by kind, object and key. They hold those of Secrets.
+    /// The values by kind, object and key, including those of Secrets.
     pub(crate) fn fields(&self) -> Map<String, Value> {
         let config_maps = self.maps.iter().filter_map(|(name, found)| {
             let found = found.as_ref()?;
@@ -134,7 +134,7 @@ impl Config {
         maps.chain(secrets).sum()
     }
 
-    /// Replaces what was read of these objects by the data of this version.
+    /// Replaces the data of these objects by the data of this version.
     pub fn pin(&self, set: &mut ObjectSet, namespace: &str) {
         let missing = |kind, name: &String| {
             ObjectError::NoDocument(ObjectKey {

@@ -24,7 +24,7 @@ const VOLUME_SOURCE_STAYS: &str = "spec.persistentvolumesource is immutable afte
 /// Why the mode of a volume stays.
 const VOLUME_MODE_STAYS: &str = "field is immutable";
 
-/// An object that pods refer to. Its `Debug` text doesn't hold its data.
+/// An object that pods refer to. Its `Debug` text doesn't contain its data.
 #[derive(Clone, PartialEq)]
 pub enum Object {
     /// A `ConfigMap`.
@@ -77,7 +77,7 @@ impl Object {
         }
     }
 
-    /// Whether it is the same one in memory: a copy that nothing has changed.
+    /// Whether it is the same allocation, and so unchanged.
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::ConfigMap(one), Self::ConfigMap(other)) => Arc::ptr_eq(one, other),
@@ -89,13 +89,13 @@ impl Object {
         }
     }
 
-    /// Whether an edit of it to `other` is one that Kubernetes refuses: an immutable object keeps
-    /// its data, and stays immutable; a claim keeps everything but its size, a volume its source and mode.
+    /// Whether Kubernetes refuses an edit of it to `other`: an immutable object keeps its data, and
+    /// stays immutable; a claim keeps everything but its size, a volume its source and mode.
     pub fn forbids(&self, other: &Self) -> bool {
         !self.forbidden_fields(other).is_empty()
     }
 
-    /// The fields that an edit of it to `other` changes and may not, with Kubernetes' words for each.
+    /// The immutable fields that an edit of it to `other` changes, with Kubernetes' message for each.
     ///
     /// Upstream: `ValidateConfigMapUpdate`, `ValidateSecretUpdate`,
     /// `ValidatePersistentVolumeClaimUpdate` and `ValidatePersistentVolumeUpdate` of
@@ -146,7 +146,7 @@ impl Object {
         }
     }
 
-    /// Whether it has a value of that name. Variables take no binary data.
+    /// Whether it has a value with that name. Variables can't use binary data.
     pub fn has(&self, entry: &str, for_variable: bool) -> bool {
         match self {
             Self::ConfigMap(object) => {
@@ -159,7 +159,7 @@ impl Object {
         }
     }
 
-    /// Its text for the disk; none of a Secret, which is never written there.
+    /// Its text for the disk; none for a Secret, which is never written there.
     pub fn canonical(&self) -> Option<Value> {
         match self {
             Self::ConfigMap(object) => serde_json::to_value(&**object).ok(),
@@ -200,12 +200,12 @@ pub struct KnownObjects {
     pub objects: BTreeMap<ObjectKey, Object>,
     /// The bindings of claims.
     pub bindings: Bindings,
-    /// Whether every source of manifests has delivered: what is missing doesn't exist then.
+    /// Whether every source of manifests has delivered: a missing object doesn't exist then.
     pub complete: bool,
 }
 
 impl KnownObjects {
-    /// The object of that key.
+    /// The object with that key.
     ///
     /// # Errors
     /// No manifest defines it, or that is not known yet.
@@ -245,8 +245,8 @@ impl KnownObjects {
             })
     }
 
-    /// Returns the objects whose values differ from those in `other`, and those that only one of
-    /// the two has.
+    /// Returns the objects whose values differ from those in `other`, and those that only one of the
+    /// two has.
     pub fn differing<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = ObjectKey> {
         let (old, new) = (&self.objects, &other.objects);
         let changed = old

@@ -42,12 +42,12 @@ impl Unmet {
 }
 
 impl ObjectUse {
-    /// Where the pod names the object, and values of it.
+    /// The pod's fields that name the object, or values of it.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(&self.path).chain(self.entries.iter().map(|(_, path)| path))
     }
 
-    /// Whether its values become variables or files of the pod; credentials for pulls don't.
+    /// Whether its values become variables or files of the pod; pull secrets don't.
     pub(super) fn is_config(&self) -> bool {
         matches!(self.key.kind, ObjectKind::ConfigMap | ObjectKind::Secret)
             && !self.path.contains_key("imagePullSecrets")
@@ -94,7 +94,7 @@ impl ObjectUse {
     }
 }
 
-/// The references of a pod that lead nowhere. `find` gives an object by its key.
+/// The unresolved references of a pod. `find` returns an object by its key.
 pub fn unmet(pod: &Pod, find: impl Fn(&ObjectKey) -> Option<Object>) -> Vec<Unmet> {
     let mut found = Vec::new();
     for used in uses(pod) {

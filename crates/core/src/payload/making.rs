@@ -1,4 +1,4 @@
-//! The making of a pod's files from objects and fields, within a bound.
+//! Builds a pod's files from objects and fields, within a size limit.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::small::SmallCollect;
 
 /// Mode of files where nothing else is said: the API's default.
 const DEFAULT_MODE: i32 = 0o644;
-/// Mode of tokens in pods that have one user or a group for volumes: nobody else may read them.
+/// Mode of tokens in pods that have one user or a group for volumes: no other user may read them.
 const TOKEN_MODE: u32 = 0o600;
 /// Bits a file's mode may have.
 const MODE_BITS: u32 = 0o777;
@@ -42,7 +42,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// The files of a volume; none of one that isn't written from values.
+    /// The files of a volume; none if it has no generated content.
     pub(super) fn payload(&self, volume: &Volume) -> Option<Result<Payload, PayloadError>> {
         let made = payload(volume, self)?;
         Some(made.and_then(|made| {
@@ -254,8 +254,8 @@ fn of_downward(
     unless_problems(payload, problems)
 }
 
-/// Sources in their order, a later one's file replacing an earlier one's. The problems of all of
-/// them are reported together.
+/// Builds the files of all sources in order; a later file replaces an earlier one. The problems of all
+/// sources are reported together.
 fn of_projected(
     projected: &ProjectedVolumeSource,
     making: &Making<'_>,

@@ -1,7 +1,7 @@
 //! Files of configMap, secret, downwardAPI and projected volumes, as values.
 //!
-//! The content of volumes is decided here from the pod and the objects it refers to; `volume`
-//! writes it, atomically.
+//! The content of volumes is computed here from the pod and the objects it refers to; `volume` writes
+//! it, atomically.
 //!
 //! Upstream: `pkg/volume/{configmap,secret,downwardapi,projected}`,
 //! `pkg/volume/util/atomic_writer.go` (`validatePath`).
@@ -30,8 +30,8 @@ const NAME_MAX: usize = 255;
 /// Bytes of a page. A file takes whole ones of memory or of a disk's blocks.
 const PAGE_BYTES: usize = 4096;
 
-/// The bytes that a file of that length takes, an empty one as well: a million files of one byte are
-/// not a megabyte.
+/// The bytes that a file of that length takes, also if it is empty: a million files of one byte take
+/// more than a megabyte.
 pub fn bytes_of_file(length: usize) -> usize {
     length
         .max(1)
@@ -39,7 +39,7 @@ pub fn bytes_of_file(length: usize) -> usize {
         .saturating_mul(PAGE_BYTES)
 }
 
-/// The bytes that a directory counts as: each takes kernel memory or a block, however little is in it.
+/// The bytes that a directory counts as: each takes kernel memory or a block, even if it is empty.
 pub const DIRECTORY_BYTES: usize = PAGE_BYTES;
 
 /// The storage medium of a volume's files.
@@ -52,7 +52,7 @@ pub enum Medium {
 }
 
 crate::words! {
-    /// The kind of a volume that is written from values.
+    /// The kind of a volume with generated content.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Kind {
         /// Of a `ConfigMap`.
@@ -69,7 +69,7 @@ crate::words! {
 }
 
 impl Kind {
-    /// The kind of a volume; none of one that isn't written from values.
+    /// The kind of a volume; none if it has no generated content.
     pub fn of(volume: &Volume) -> Option<Self> {
         if volume.config_map.is_some() {
             Some(Self::ConfigMap)
@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// One file. Its `Debug` text doesn't hold its content.
+/// One file. Its `Debug` text doesn't contain its content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PayloadFile {
     /// Its content.
@@ -115,7 +115,7 @@ impl fmt::Debug for PayloadFile {
     }
 }
 
-/// Files of one volume by path. Paths are relative, clean, and stay inside the volume.
+/// Files of one volume by path. Paths are relative, normalized, and stay inside the volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Payload(BTreeMap<String, PayloadFile>);
 
@@ -132,7 +132,7 @@ impl Payload {
         files.saturating_add(directories(self.0.keys()).saturating_mul(DIRECTORY_BYTES))
     }
 
-    /// The bytes that directories take which are made among these files to mount something on.
+    /// The bytes of the directories that are created among these files as mount points.
     pub fn mount_point_bytes(&self, points: &[String]) -> usize {
         if points.is_empty() {
             return 0;
@@ -160,13 +160,13 @@ impl Payload {
             .unwrap_or_default()
     }
 
-    /// Adds a file; one of the same path is replaced.
+    /// Adds a file; replaces one with the same path.
     pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PayloadError> {
         self.0.insert(clean_path(path)?, file);
         Ok(())
     }
 
-    /// First parts of the files' paths: what is seen in the volume's own directory.
+    /// First components of the files' paths: the entries of the volume's own directory.
     pub fn visible(&self) -> BTreeSet<&str> {
         let firsts = self.0.keys();
         firsts
@@ -178,7 +178,7 @@ impl Payload {
     }
 }
 
-/// Why a volume's files can't be computed. Holds no value of an object.
+/// Why a volume's files can't be computed. Contains no value of an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct PayloadError(Vec<String>);
 
@@ -214,10 +214,10 @@ pub struct PayloadContext<'a> {
     pub allocatable: Amounts,
 }
 
-/// The files of every volume of a pod that is written from values, or why they can't be computed.
+/// The files of each generated volume of a pod, or why they can't be computed.
 pub type Payloads = BTreeMap<String, Result<Payload, PayloadError>>;
 
-/// The files of every volume of a pod that is written from values.
+/// Computes the files of each generated volume of a pod.
 pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
     let volumes = spec::spec(context.pod).volumes.iter().flatten();
     let making = Making::new(context);
@@ -226,7 +226,7 @@ pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
         .collect_map()
 }
 
-/// Whether a running pod has volumes to look after: files that may have to be written anew, or a
+/// Whether a running pod has volumes that may need updates: files that may have to be rewritten, or a
 /// claim whose binding may not record yet that its volume exists.
 pub fn is_live(pod: &Pod) -> bool {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
@@ -242,7 +242,7 @@ pub fn fs_group(pod: &Pod) -> Option<i64> {
     spec::spec(pod).security_context.as_ref()?.fs_group
 }
 
-/// The user all containers of a pod run as; none when they differ or any leaves it open.
+/// The user of all containers of a pod; none if they differ or one doesn't set it.
 ///
 /// Upstream: `FsUserFrom` of `pkg/volume/util/util.go`.
 pub fn fs_user(pod: &Pod) -> Option<i64> {

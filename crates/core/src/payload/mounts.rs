@@ -1,11 +1,11 @@
-//! Mount points inside volumes: a volume that is mounted read-only must hold them beforehand.
+//! Mount points inside volumes, which a volume that is mounted read-only must contain beforehand.
 
 use crate::api::Pod;
 use crate::small::SmallSort;
 use crate::spec;
 
-/// Paths inside the volume at which containers mount something else, without those below another
-/// such path.
+/// Paths inside the volume at which containers mount something else, without those below another such
+/// path.
 ///
 /// Upstream: `GetNestedMountpoints` of `pkg/volume/util/nested_volumes.go`.
 pub fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<String> {

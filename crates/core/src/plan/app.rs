@@ -17,9 +17,9 @@ use super::Reason;
 pub(super) enum Verdict {
     /// It runs, as it should.
     Keep,
-    /// It is to be started, for that reason; whatever runs under its name is stopped first.
+    /// It must be started, for that reason; a running instance with its name is stopped first.
     Start(Reason),
-    /// It is to be stopped for that reason, and not to be started again.
+    /// It must be stopped for that reason, and not started again.
     Stop(Reason),
     /// It is done.
     Done,
@@ -81,8 +81,8 @@ pub(super) fn requested(name: &str) -> Reason {
     }
 }
 
-/// Why an instance that a user handled is replaced. One that runs again ran without its hooks and
-/// its probes' knowledge, and nothing would count it: there is to be a new one.
+/// The reason for replacing an instance that a user handled. An instance that a user started runs
+/// without its hooks and without probe results, and its restart isn't counted: it must be replaced.
 pub(super) fn by_hand(what: Option<UserAction>, name: &str, for_good: bool) -> Option<Reason> {
     what.map(|what| Reason::ByHand {
         container: name.into(),
@@ -91,8 +91,8 @@ pub(super) fn by_hand(what: Option<UserAction>, name: &str, for_good: bool) -> O
     })
 }
 
-/// Why a running instance has to go, if one of its probes says so; `for_good` if it doesn't come
-/// back.
+/// Why a running instance must be stopped, if one of its probes requires it; `for_good` if it isn't
+/// started again.
 pub(super) fn failed_probe(
     container: &Container,
     seen: &ContainerStatus,
@@ -115,8 +115,8 @@ pub(super) fn failed_probe(
     }
 }
 
-/// Whether an instance was made from another definition. An unknown hash counts as unchanged:
-/// adopted containers are not restarted for want of a label.
+/// Whether an instance was created from another definition. An unknown hash counts as unchanged:
+/// adopted containers are not restarted because a label is missing.
 pub(super) fn definition_changed(container: &Container, seen: &ContainerStatus) -> bool {
     seen.hash.0 != 0 && seen.hash != container_hash(container)
 }

@@ -1,4 +1,4 @@
-//! The planner itself: from a pod as wanted and as seen to the steps between them.
+//! The planner itself: computes the steps from a pod's observed state to its desired one.
 //!
 //! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`computePodActions`). What upstream
 //! decides only while it acts (back-off, pruning) is decided here too, so that a plan says all.
@@ -92,8 +92,8 @@ fn over(pod: &Pod) -> Option<Reason> {
     })
 }
 
-/// A pod that is being deleted: nothing is started, and it is over when its sandbox is gone or
-/// none of its regular containers may be running.
+/// Plans for a pod that is being deleted: nothing is started, and it has ended when its sandbox is gone
+/// or none of its regular containers may be running.
 fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
     let status = draft.all;
     let runs = spec::spec(draft.input.pod).containers.iter().any(|c| {
@@ -129,8 +129,8 @@ fn stop_started_by_hand(draft: &mut Draft<'_>) {
     }
 }
 
-/// Starts what was added to look into the pod: also while it initializes, since that may be what
-/// there is to look into. Nothing of it is ever started twice, and it holds nobody back.
+/// Starts ephemeral containers, even while the pod initializes, because that may be the problem to
+/// debug. They are never started twice, and block no other container.
 fn start_ephemerals(draft: &mut Draft<'_>) {
     let (pod, status) = (draft.input.pod, draft.input.status);
     for container in spec::ephemeral_containers(pod) {
@@ -145,8 +145,8 @@ fn start_ephemerals(draft: &mut Draft<'_>) {
     }
 }
 
-/// Starts init containers and sidecars in order. A regular one that has to wait holds back those
-/// after it, a sidecar doesn't.
+/// Starts init containers and sidecars in order. A regular one that has to wait blocks those after it,
+/// a sidecar doesn't.
 fn start_inits(draft: &mut Draft<'_>, starts: Vec<InitStart<'_>>) {
     for InitStart {
         role,

@@ -12,7 +12,7 @@ use crate::spec;
 /// The state of a pod's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
-    /// It has none, or hasn't been started yet.
+    /// There is no deadline, or the pod hasn't been started yet.
     None,
     /// It comes in that time.
     Ahead(Duration),
@@ -20,16 +20,16 @@ pub(crate) enum Deadline {
     Passed,
 }
 
-/// Looks at a pod's deadline. The pod's start is what its status says or what its sandboxes say,
-/// whichever is earlier: an agent that starts just after the deadline must not find it ahead again,
-/// and a status that was made while nothing could be seen knows no better than what is seen now.
+/// Checks a pod's deadline. The pod's start is that in its status or that of its sandboxes, whichever
+/// is earlier: an agent that starts just after the deadline must not find it in the future again, and a
+/// status that was computed without observations is less exact than the current ones.
 pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {
     let said = spec::started_at(pod);
     let started = said.into_iter().chain(status.pod_started_at()).min();
     deadline_since(pod, started, now)
 }
 
-/// Looks at the deadline of a pod that was started at a known time.
+/// Checks the deadline of a pod with a known start.
 pub(crate) fn deadline_since(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Deadline {
     let seconds = spec::spec(pod)
         .active_deadline_seconds

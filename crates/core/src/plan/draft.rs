@@ -1,4 +1,4 @@
-//! A plan in the making: collects steps by phase, so that deciders need not care for their order.
+//! A plan under construction: collects steps by phase, so that deciders can add them in any order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Draft<'a> {
     /// The pod as seen, with all instances.
     pub(super) all: &'a PodStatus,
     pub(super) restarts: &'a PodRestarts<'a>,
-    /// Kills, removals that make room, and the sandbox: everything before the first start.
+    /// Kills, removals that free space, and the sandbox: everything before the first start.
     pub(super) before: Vec<Step>,
     /// Starts, in order.
     pub(super) starts: Vec<Step>,
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The plan: kills and removals that make room, sandbox, starts, other removals.
+    /// The plan: kills and removals that free space, sandbox, starts, other removals.
     pub(super) fn into_plan(self) -> Plan {
         let mut plan = self.plan;
         plan.steps = self.before;
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The pod is over: whatever was planned so far is dropped for stopping what still runs.
+    /// The pod has ended: replaces the plan so far by stops of everything that still runs.
     pub(super) fn finish(&mut self, reason: Reason) {
         self.before.clear();
         self.starts.clear();
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
         self.kill_pod(reason);
     }
 
-    /// Asks to be called again after that time at the latest.
+    /// Requests the next call after that time at the latest.
     pub(super) fn look_again(&mut self, after: Duration) {
         self.plan.look_again = Some(self.plan.look_again.map_or(after, |t| t.min(after)));
     }
@@ -129,7 +129,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// Removes an instance once everything else is done, unless it is gone by then.
+    /// Removes an instance after all other steps, unless it is gone by then.
     pub(super) fn remove_after(&mut self, id: &ContainerId, name: &Arc<str>) {
         if self.removed.insert(id.clone()) {
             self.after.push(Step::RemoveContainer {
@@ -139,8 +139,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Starts a container in the present sandbox, unless its back-off isn't over. Namesakes that
-    /// may be running are stopped in any case: there are never two of them.
+    /// Starts a container in the current sandbox, unless it is in back-off. Running instances with its
+    /// name are stopped in any case: there are never two of them.
     pub(super) fn start(&mut self, role: Role, container: &Container, reason: Reason) -> Start {
         let status = self.all;
         let namesakes = || {
@@ -176,8 +176,8 @@ impl<'a> Draft<'a> {
         Start::Planned
     }
 
-    /// Starts a container in the sandbox this plan creates. It doesn't wait for its own back-off: it
-    /// is not the container's fault that it ended.
+    /// Starts a container in the sandbox that this plan creates. Its own back-off doesn't apply: its
+    /// end was not the container's fault.
     pub(super) fn start_in_new_sandbox(&mut self, role: Role, container: &Container) {
         let name: Arc<str> = container.name.as_str().into();
         let seen = self.input.status.find_container_status_by_name(&name);
@@ -216,7 +216,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// Whether a container's back-off isn't over; says so in the plan.
+    /// Whether a container is in back-off; records that in the plan.
     ///
     /// Upstream: `kuberuntime_manager.go` (`doBackOff`).
     pub(super) fn waits(&mut self, container: &Container) -> bool {
@@ -240,11 +240,11 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// Whether the back-off of the pod's sandbox isn't over, and containers wait for a new one; says
-    /// so in the plan. It counts from the last new sandbox, so that one that lived longer than that
-    /// is replaced at once.
+    /// Whether the pod's sandbox is in back-off, and containers wait for a new one; records that in the
+    /// plan. It counts from the last new sandbox, so that one that lived longer than that is replaced
+    /// immediately.
     ///
-    /// Upstream makes the sandbox at once, and has the containers that ended with the last one wait
+    /// Upstream creates the sandbox immediately, and delays the containers that ended with the last one
     /// (`kuberuntime_manager.go`, `doBackOff`).
     pub(super) fn sandbox_waits<'c>(
         &mut self,

@@ -1,9 +1,9 @@
 //! Restarting all containers of a pod in place (`restartPolicyRules`, `RestartAllContainers`): a
-//! container exits with a code for which its rules ask for that, and all of them are stopped and
+//! container exits with a code for which its rules require that, and all containers are stopped and
 //! started as in a new pod, init containers first, in the same sandbox with the same volumes.
 //!
-//! Each instance says how many such restarts its pod had before it was created, in a label that never
-//! changes ([`ContainerStatus::pod_restarts`]). That makes the decision one by level:
+//! Each instance records how many such restarts its pod had before its creation, in a label that never
+//! changes ([`ContainerStatus::pod_restarts`]). So the decision depends only on the current state:
 //!
 //! - The highest number among the instances is that of the restarts that were begun.
 //! - A restart is *pending* while the newest instance of a container has that number and exited with a
@@ -12,17 +12,18 @@
 //!   don't see them. They keep restart counts, logs and last states.
 //!
 //! So each exit restarts the pod exactly once, wherever an agent is killed. Before the first container
-//! of the new count is created, the exited instance is there to say so: the newest of a container is
-//! never pruned, and what is stopped meanwhile has the old number, with whatever code it exits. From
-//! then on the number of the new instance says it, and the exited one no longer counts. While only init
-//! containers have the new number, a sandbox that is replaced takes them along; the exited instance
-//! stays until a regular container has it ([`PodStatus::shows_pod_restart`]), and asks again. What is
-//! lost is only an exit whose container a user removes before any container was created anew.
+//! with the new count is created, the exited instance is the evidence: the newest instance of a
+//! container is never pruned, and containers that are stopped meanwhile have the old number, whatever
+//! their exit code. From then on the number of the new instance is the evidence, and the exited one no
+//! longer counts. While only init containers have the new number, replacing the sandbox removes them;
+//! the exited instance stays until a regular container has it ([`PodStatus::shows_pod_restart`]), and
+//! requires the restart again. An exit is only lost if a user removes its container before any
+//! container was created again.
 //!
 //! Upstream removes all instances, that one last, and knows the rest from the API server's object
 //! (`pkg/kubelet/container/helpers.go`, `ShouldAllContainersRestart`;
-//! `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, `getContainersToReset`). A pod of a manifest has no
-//! such object, and logs would be gone.
+//! `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, `getContainersToReset`). A pod of a manifest has
+//! no such object, and its logs would be lost.
 
 use std::borrow::Cow;
 
@@ -38,9 +39,9 @@ use super::draft::{Draft, Start};
 /// The restarts of all containers of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PodRestarts<'a> {
-    /// How many there were, with the one that is pending.
+    /// The number of restarts, including the pending one.
     pub(crate) count: u32,
-    /// The instance whose exit asks for a restart of which no instance was created yet.
+    /// The instance whose exit requires a restart for which no instance was created yet.
     pub(crate) pending: Option<&'a ContainerStatus>,
     /// The instance whose exit asked for the last restart, if it is still there.
     cause: Option<&'a ContainerStatus>,
@@ -54,8 +55,8 @@ impl<'a> PodRestarts<'a> {
         cause: None,
     };
 
-    /// Reads them from the instances of a pod. A pod without a rule that asks for a restart has none,
-    /// whatever labels its containers have.
+    /// Reads them from the instances of a pod. A pod without such a rule has none, whatever labels its
+    /// containers have.
     pub(crate) fn of(pod: &Pod, status: &'a PodStatus) -> Self {
         if !could_restart_all(pod) {
             return Self::NONE;
@@ -82,13 +83,13 @@ impl<'a> PodRestarts<'a> {
         }
     }
 
-    /// Whether an instance is from before the last restart: it is to end, or has ended, and its
-    /// container is to be started again, whatever its policy.
+    /// Whether an instance is from before the last restart: it must end, or has ended, and its
+    /// container must be started again, whatever its policy.
     pub(crate) fn is_before(&self, seen: &ContainerStatus) -> bool {
         seen.role != Role::Ephemeral && seen.pod_restarts < self.count
     }
 
-    /// The pod as its containers are since the last restart.
+    /// The pod's status with only the containers since the last restart.
     pub(crate) fn since(&self, status: &'a PodStatus) -> Cow<'a, PodStatus> {
         if !status.containers.iter().any(|seen| self.is_before(seen)) {
             return Cow::Borrowed(status);
@@ -98,7 +99,7 @@ impl<'a> PodRestarts<'a> {
         Cow::Owned(since)
     }
 
-    /// Whether a container, of which that is the newest instance, ended or is to end only because
+    /// Whether a container, of which that is the newest instance, ended or must end only because
     /// another one's exit restarts all.
     pub(super) fn took_along(
         &self,
@@ -122,9 +123,9 @@ impl<'a> PodRestarts<'a> {
     }
 }
 
-/// Whether the pod was over when that instance of a sidecar exited: all its regular containers were
-/// done, or an init container had failed for good. Its sidecars are stopped then, and how they exit
-/// restarts nothing. What ended later may have been stopped to be restarted.
+/// Whether the pod had ended when that instance of a sidecar exited: all its regular containers were
+/// done, or an init container had failed for good. Its sidecars are stopped then, and their exit codes
+/// restart nothing. Containers that ended later may have been stopped for a restart.
 fn was_over(pod: &Pod, status: &PodStatus, sidecar: &ContainerStatus) -> bool {
     let ended_for_good = |container: &Container, well_too: bool| {
         let newest = status.find_container_status_by_name(&container.name);
@@ -147,11 +148,11 @@ fn asks(container: &Container, seen: &ContainerStatus) -> bool {
     seen.state == ContainerState::Exited && restarts_all(container, seen.judged_exit_code())
 }
 
-/// Stops what runs from before a restart: regular containers, then sidecars and init containers, each
-/// in the spec's order. Nothing starts while the container that asked for the restart is in back-off, or
-/// while the second half of a user's `docker restart` may come.
+/// Stops all containers from before a restart: regular containers, then sidecars and init containers,
+/// each in the spec's order. Nothing starts while the container that required the restart is in
+/// back-off, or while the second half of a user's `docker restart` may come.
 ///
-/// Upstream's back-off doesn't hold such a restart, because no instance is left by then; the proposal
+/// Upstream's back-off doesn't delay such a restart, because no instance is left by then; the proposal
 /// (KEP-5532) says that it should.
 pub(super) fn stop_all(draft: &mut Draft<'_>) -> Start {
     let (pod, all, restarts) = (draft.input.pod, draft.all, draft.restarts);

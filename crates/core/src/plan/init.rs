@@ -27,7 +27,7 @@ pub(super) enum Initialization<'a> {
     Failed(Reason),
     /// It goes on; regular containers wait.
     Running(Vec<InitStart<'a>>),
-    /// It is done; sidecars that are down are to be started.
+    /// It is done; stopped sidecars must be started.
     Done(Vec<InitStart<'a>>),
 }
 
@@ -37,15 +37,15 @@ enum Verdict {
     Start(Reason),
     /// Let it go on.
     Wait,
-    /// It does what it should: what comes after it may start. It may have to be replaced
+    /// It is in the desired state, so later containers may start. It may have to be replaced
     /// nevertheless, for that reason.
     Passed(Option<Reason>),
     /// It failed for good.
     Fatal(Reason),
 }
 
-/// Walks the init containers backwards: finished ones may have been removed, so the last one
-/// there is shows how far the pod got.
+/// Walks the init containers backwards: finished ones may have been removed, so the last existing one
+/// shows the pod's progress.
 pub(super) fn initialization<'a>(
     pod: &'a Pod,
     status: &PodStatus,
@@ -119,8 +119,8 @@ pub(super) fn initialization<'a>(
     }
 }
 
-/// Whether a regular container shows that every init container has been passed. Exited ones don't
-/// count: they may be of a sandbox before this one.
+/// Whether a regular container shows that all init containers are done. Exited ones don't count: they
+/// may be from an earlier sandbox.
 pub(super) fn has_initialized(pod: &Pod, status: &PodStatus) -> bool {
     spec::spec(pod).containers.iter().any(|container| {
         status

@@ -1,4 +1,4 @@
-//! The planner: what to do next for one pod, and why.
+//! The planner: the next steps for one pod, and their reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub use compute::compute_pod_actions;
 pub use sandbox::sandbox_key;
 pub(crate) use sandbox::{is_over_without_sandbox, sandbox_changed};
 
-/// How long one container is given to stop, and why that may be another time than its pod's: a
-/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted, and
-/// a restart in place gives none: preStop hooks don't run then.
+/// The grace period of one container, and why it may differ from its pod's: a failed liveness or
+/// startup probe may have a grace period of its own, unless the pod is being deleted, and a restart in
+/// place has none: preStop hooks don't run then.
 ///
 /// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
 /// (`setTerminationGracePeriod`), `SyncPod` of `kuberuntime_manager.go` (`ContainersToReset`).
@@ -70,7 +70,7 @@ pub struct PlanInput<'a> {
 /// One thing to do to a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Stop everything of the pod: containers with their grace, then sandboxes.
+    /// Stop the whole pod: containers with their grace period, then sandboxes.
     KillPod {
         /// Why.
         reason: Reason,
@@ -91,8 +91,8 @@ pub enum Step {
         /// Why.
         reason: Reason,
     },
-    /// Create and start a container. With [`Reason::CreatedOnly`] an instance of that restart
-    /// count is there already, waiting to be started.
+    /// Create and start a container. With [`Reason::CreatedOnly`] an instance with that restart count
+    /// exists already and only has to be started.
     StartContainer {
         /// Its name in the spec.
         name: Arc<str>,
@@ -273,14 +273,14 @@ pub struct Waiting {
 /// The next steps for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Steps in order. A failed step ends the round, except that regular containers and sidecars
-    /// start independently of what comes after them.
+    /// Steps in order. A failed step ends the round, except that regular containers and sidecars start
+    /// independently of later steps.
     pub steps: Vec<Step>,
-    /// Containers that would be started but for their back-off, or their sandbox's.
+    /// Containers that would be started except for their back-off, or their sandbox's.
     pub waiting: BTreeMap<Arc<str>, Waiting>,
-    /// When to look again though nothing happens: the planner's only way to ask for time.
+    /// When to decide again though nothing happens: the only way to set a timer.
     pub look_again: Option<Duration>,
-    /// Whether the pod is over: every container done, or failed for good.
+    /// Whether the pod has ended: every container is done, or it failed for good.
     pub finished: bool,
 }
 
@@ -290,7 +290,7 @@ impl Plan {
         self.steps.is_empty()
     }
 
-    /// Whether the pod, seen like that, is over and nothing of it is left to stop or to tidy up.
+    /// Whether the pod, with that status, has ended and nothing of it is left to stop or to clean up.
     pub fn is_over(&self, status: &PodStatus) -> bool {
         self.finished && self.is_empty() && !status.anything_running()
     }
@@ -306,9 +306,9 @@ impl Plan {
         })
     }
 
-    /// Advances the back-off of every container this plan restarts, and that of a sandbox that died
-    /// and is replaced. To be called once, with the status the plan was made from, when the plan is
-    /// carried out. Containers that start anew with their sandbox don't count: they did not end by
+    /// Advances the back-off of every container that this plan restarts, and that of a sandbox that
+    /// died and is replaced. Call it once, with the status from which the plan was made, when the plan
+    /// is executed. Containers that restart with their sandbox don't count: they did not end by
     /// themselves.
     ///
     /// Upstream does this in `kuberuntime_manager.go` (`doBackOff`).

@@ -1,8 +1,8 @@
-//! Dead instances nobody needs any more.
+//! Dead instances that are no longer needed.
 //!
-//! Of each container the newest instance stays, and as many dead ones as the garbage collector
-//! would keep (`pod::gc` has the rule): they are its state and its last state, and carry its
-//! restart count. Of the sandboxes the newest stays.
+//! Of each container the newest instance stays, and as many dead ones as the garbage collector would
+//! keep (`pod::gc` has the rule): they provide its state, its last state and its restart count. Of the
+//! sandboxes the newest stays.
 //!
 //! Upstream: `pkg/kubelet/pod_container_deletor.go`.
 

@@ -1,4 +1,4 @@
-//! Whether a pod needs a new sandbox, and what follows from that.
+//! Whether a pod needs a new sandbox, and the consequences.
 //!
 //! Upstream: `pkg/kubelet/kuberuntime/util/util.go` (`PodSandboxChanged`) and the first half of
 //! `kuberuntime_manager.go` (`computePodActions`).
@@ -15,7 +15,7 @@ use crate::spec::{self, RestartPolicy};
 use super::draft::Draft;
 use super::{Reason, Step};
 
-/// Why the pod's sandbox must be replaced; none when it is fine.
+/// Why the pod's sandbox must be replaced; none if it is fine.
 pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
     let Some(newest) = status.sandboxes.first() else {
         return Some(Reason::NoSandbox);
@@ -40,19 +40,19 @@ pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
     None
 }
 
-/// The key under which the sandbox of a pod is in back-off: the name of no container.
+/// The key of the back-off of a pod's sandbox, which is not a container's name.
 pub fn sandbox_key() -> ContainerKey {
     ("".into(), ContainerHash(0))
 }
 
-/// Whether the sandbox that is replaced died by itself, by the hand of its own containers for
-/// example, and so may die again and again.
+/// Whether the replaced sandbox died by itself, for example through its own containers, and so may die
+/// again.
 pub(super) fn has_died(reason: &Reason) -> bool {
     *reason == Reason::SandboxDead
 }
 
-/// Plans a new sandbox and the first containers in it. Does nothing but stop what runs when the
-/// pod is never restarted and has run, or when everything it had to do is done.
+/// Plans a new sandbox and the first containers in it. Only stops running containers if the pod is
+/// never restarted and has run, or if all its work is done.
 pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
     let pod = draft.input.pod;
     let to_start = containers_to_start(pod, draft.input.status);
@@ -94,11 +94,11 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
     draft.before.push(Step::CreateSandbox { attempt, reason });
 }
 
-/// Regular containers that run again in a new sandbox: all but those that are over. One that were
-/// started though its policy says no would be judged by its old end in the next round.
+/// Regular containers that run again in a new sandbox: all but those that have ended for good. If
+/// another one were started against its policy, the next round would judge it by its old end.
 ///
-/// Upstream asks for a success under `OnFailure` only, and makes sandboxes without end for a pod
-/// whose containers have policies of their own.
+/// Upstream requires a success under `OnFailure` only, and creates sandboxes endlessly for a pod whose
+/// containers have policies of their own.
 fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Container> {
     let over = |container: &Container| {
         status
@@ -116,12 +116,12 @@ fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Containe
         .collect()
 }
 
-/// Whether a pod without a usable sandbox is over rather than in need of a new one.
+/// Whether a pod without a usable sandbox has ended, and doesn't need a new one.
 ///
-/// Upstream asks whether it ever had a sandbox *and* containers; asking whether any of its regular
-/// containers ran, or an init container failed for good, also holds for a sandbox that somebody
-/// removed, and lets a pod try again whose sandbox died before it was initialised: none of its
-/// containers would ever show how it ended.
+/// Upstream checks whether it ever had a sandbox *and* containers. Checking whether any of its regular
+/// containers ran, or an init container failed for good, is also correct for a removed sandbox, and
+/// retries a pod whose sandbox died before it was initialised: otherwise none of its containers would
+/// ever have an end state.
 fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> bool {
     let has_run = status.containers.iter().any(|seen| match seen.role {
         Role::App => seen.state != ContainerState::Created,
@@ -138,7 +138,7 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
     nothing_to_start || (has_run && never && !wanted)
 }
 
-/// Whether the pod has no usable sandbox, and is over rather than in need of a new one.
+/// Whether the pod has no usable sandbox and has ended, so that it doesn't need a new one.
 pub(crate) fn is_over_without_sandbox(pod: &Pod, status: &PodStatus) -> bool {
     let is_over = || {
         let nothing_to_start = containers_to_start(pod, status).is_empty();
@@ -163,9 +163,9 @@ fn has_failed(pod: &Pod, seen: &ContainerStatus) -> bool {
     }
 }
 
-/// Removes what must not be taken for part of the new sandbox: init containers run again from the
-/// first, and an instance that was never started would be started in the old network. Those from
-/// before the last restart in place are no part of anything, and one of them shows that there is one.
+/// Removes instances that must not be mistaken for a part of the new sandbox: init containers run again
+/// from the first, and an instance that was never started would be started in the old network. Those
+/// from before the last restart in place are harmless, and one of them is the evidence for it.
 fn purge(draft: &mut Draft<'_>) {
     let (all, restarts) = (draft.all, draft.restarts);
     for seen in &all.containers {

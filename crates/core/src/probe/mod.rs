@@ -1,8 +1,8 @@
-//! Probes: what they are like, what a result means, and when to probe next.
+//! Probes: their settings, the meaning of a result, and when to probe next.
 //!
-//! A worker per container and kind asks [`decide`] what to do, attempts what it says, and has
-//! [`conclude`] weigh what came of it. What it then publishes is one of [`ProbeResults`], which
-//! the planner and the status read.
+//! A worker per container and kind calls [`decide`] for the next action, attempts it, and passes the
+//! outcome to [`conclude`]. The result is published in [`ProbeResults`], which the planner and the
+//! status read.
 //!
 //! Upstream: `pkg/kubelet/prober` (`worker.go`, `prober.go`, `prober_manager.go`) and
 //! `pkg/kubelet/prober/results`.
@@ -24,7 +24,7 @@ pub use outcome::{Outcome, of_exec, of_http};
 pub use results::ProbeResults;
 pub use worker::{Action, Decision, Observation, ProbeState, conclude, decide, first_delay};
 
-/// Times an attempt that errs is made at once, instead of being left for the next period.
+/// Maximum number of immediate attempts that end in an error, before the next period.
 ///
 /// Upstream: `maxProbeRetries` of `pkg/kubelet/prober/prober.go`.
 pub const ATTEMPTS_MAX: u32 = 3;
@@ -38,7 +38,7 @@ crate::words! {
         Liveness = "Liveness",
         /// Whether it takes requests.
         Readiness = "Readiness",
-        /// Whether it has started: until then the other two wait.
+        /// Whether it has started: until then the other two probes wait.
         Startup = "Startup",
     }
     /// The kind as events and metrics spell it.
@@ -57,8 +57,8 @@ impl ProbeKind {
         }
     }
 
-    /// Returns the result before the first attempt: the container lives, is not ready, and its
-    /// start is unknown.
+    /// Returns the result before the first attempt: the container is live, is not ready, and its start
+    /// is unknown.
     #[must_use]
     pub fn initial(self) -> ProbeResult {
         match self {
@@ -84,7 +84,7 @@ pub enum ProbeResult {
 /// A probe's numbers, with the API's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeSpec {
-    /// Nothing is probed until the container has run for so long.
+    /// Nothing is probed until the container has run for this long.
     pub initial_delay: Duration,
     /// Longest time of one attempt.
     pub timeout: Duration,

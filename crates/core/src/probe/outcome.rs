@@ -29,8 +29,8 @@ impl Outcome {
     }
 }
 
-/// Interprets an HTTP response: the last one, where redirects were followed. Of its body only what a
-/// redirect says that leads elsewhere is told.
+/// Interprets an HTTP response: the last one after redirects. The message only contains the body of a
+/// redirect to another host.
 ///
 /// Upstream: `DoHTTPProbe` of `pkg/probe/http/http.go`.
 pub fn of_http(status: u16, body: &[u8]) -> Outcome {

@@ -10,26 +10,25 @@ use crate::observed::{ContainerState, ContainerStatus};
 
 use super::{ProbeKind, ProbeResult};
 
-/// The newest published result of each probe of a pod. An instance that is replaced takes its
-/// results with it.
+/// The newest published result of each probe of a pod. Results are removed with their instance.
 ///
 /// Upstream: `pkg/kubelet/prober/results/results_manager.go`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProbeResults(BTreeMap<ContainerId, BTreeMap<ProbeKind, ProbeResult>>);
 
 impl ProbeResults {
-    /// The result of a probe of an instance; none before its worker has seen the instance.
+    /// The result of an instance's probe; none before its worker has seen the instance.
     pub fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         self.0.get(id)?.get(&kind).copied()
     }
 
-    /// Keeps a result, and says whether it is news.
+    /// Stores a result, and returns whether it changed.
     pub fn set(&mut self, id: &ContainerId, kind: ProbeKind, result: ProbeResult) -> bool {
         let of_instance = self.0.entry(id.clone()).or_default();
         of_instance.insert(kind, result) != Some(result)
     }
 
-    /// Forgets a result, and says whether there was one.
+    /// Removes a result, and returns whether there was one.
     pub fn remove(&mut self, id: &ContainerId, kind: ProbeKind) -> bool {
         let Some(of_instance) = self.0.get_mut(id) else {
             return false;
@@ -41,8 +40,8 @@ impl ProbeResults {
         removed
     }
 
-    /// As much of it as the next agent goes on from: which instances had started, and which were
-    /// ready. The rest is what it begins with.
+    /// The part that the next agent continues from: which instances had started, and which were ready.
+    /// The rest is the initial state.
     ///
     /// Upstream: `ChangeContainerStatusOnKubeletRestart`, since 1.35.
     #[must_use]
@@ -63,8 +62,8 @@ impl ProbeResults {
         self.0.is_empty()
     }
 
-    /// Whether a running instance's probe of that kind says that it has to go. A probe without a
-    /// result, after a restart of the agent say, says nothing.
+    /// Whether the probe of that kind requires stopping a running instance. A probe without a result,
+    /// for example after a restart of the agent, doesn't.
     pub fn has_failed(
         &self,
         container: &Container,
@@ -74,15 +73,14 @@ impl ProbeResults {
         kind.of(container).is_some() && self.get(&seen.id, kind) == Some(ProbeResult::Failure)
     }
 
-    /// Whether an instance has started: it runs, and its startup probe, if it has one, says so.
+    /// Whether an instance has started: it runs, and its startup probe, if any, has succeeded.
     ///
     /// Upstream: `isContainerStarted` of `pkg/kubelet/prober/prober_manager.go`.
     pub fn has_started(&self, container: &Container, seen: &ContainerStatus) -> bool {
         seen.state == ContainerState::Running && self.succeeds(container, seen, ProbeKind::Startup)
     }
 
-    /// Whether an instance takes requests: it has started, and its readiness probe, if it has one,
-    /// says so.
+    /// Whether an instance serves requests: it has started, and its readiness probe, if any, succeeds.
     ///
     /// Upstream: `UpdatePodStatus` of `pkg/kubelet/prober/prober_manager.go`.
     pub fn is_ready(&self, container: &Container, seen: &ContainerStatus) -> bool {

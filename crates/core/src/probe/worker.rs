@@ -1,4 +1,4 @@
-//! One probe's worker as a state machine: what to do when it is its time, and what to publish.
+//! One probe's worker as a state machine: its next action, and the results to publish.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use super::{ProbeKind, ProbeResult, ProbeSpec};
 pub struct ProbeState {
     /// The instance that it probes.
     id: Option<ContainerId>,
-    /// Whether nothing is probed until there is another instance: one that failed its liveness
-    /// probe is about to go, one whose startup was decided needs no more of it.
+    /// Whether nothing is probed until there is another instance: one that failed its liveness probe is
+    /// about to be stopped, and one whose startup is decided needs no more startup probes.
     on_hold: bool,
     /// The newest result that was counted, and how often it came in a row.
     run: Option<(ProbeResult, u32)>,
@@ -42,9 +42,9 @@ pub struct Observation<'a> {
     pub terminating: bool,
     /// Whether the pod is over: it succeeded or failed.
     pub over: bool,
-    /// Whether the container is started again when it has ended.
+    /// Whether the container is restarted when it has ended.
     pub restarts: bool,
-    /// The result for the instance that an earlier agent published.
+    /// The result of the instance that an earlier agent published.
     pub kept: Option<ProbeResult>,
 }
 
@@ -55,7 +55,7 @@ pub enum Action {
     Wait,
     /// Attempt the probe.
     Probe,
-    /// Nothing before the pod changes: the container has ended for good, but a user may start it
+    /// Do nothing before the pod changes: the container has ended for good, but a user may start it
     /// again.
     Rest,
     /// Nothing, ever again.
@@ -65,7 +65,7 @@ pub enum Action {
 /// The decision of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// An instance that is gone: its result goes with it.
+    /// A removed instance, whose result is removed as well.
     pub forget: Option<ContainerId>,
     /// The result to publish for the current instance.
     pub publish: Option<ProbeResult>,
@@ -83,7 +83,7 @@ impl Decision {
     }
 }
 
-/// Decides what to do, having looked at the container.
+/// Decides the next action from an observation of the container.
 ///
 /// Upstream: `doProbe` of `pkg/kubelet/prober/worker.go`. Unlike there a container that was
 /// created and not started yet is waited for, rather than published as failed: it will run under
@@ -132,7 +132,7 @@ pub fn decide(
     (state, decision)
 }
 
-/// Takes up another instance: what was counted of the one before says nothing about it.
+/// Switches to another instance: counts of the previous one don't apply to it.
 fn take_up(state: ProbeState, kind: ProbeKind, seen: &Observation<'_>) -> (ProbeState, Decision) {
     let mut decision = Decision::new(Action::Wait);
     let newest = seen.instance.map(|instance| &instance.id);
@@ -163,7 +163,7 @@ fn is_due(
     turn && ran.is_some_and(|ran| ran >= spec.initial_delay)
 }
 
-/// Weighs what came of an attempt: what to publish, if it is decided.
+/// Evaluates the outcome of an attempt: returns the result to publish, if it is decided.
 pub fn conclude(
     mut state: ProbeState,
     kind: ProbeKind,
@@ -191,8 +191,8 @@ pub fn conclude(
     (state, Some(result))
 }
 
-/// How long a worker waits before it looks for the first time. An agent that was restarted would
-/// begin with all probes at once, so each then waits a share of its period, given between 0 and 1.
+/// How long a worker waits before its first check. A restarted agent would begin with all probes at
+/// once, so each waits a share of its period, given between 0 and 1.
 ///
 /// Upstream: `run` of `pkg/kubelet/prober/worker.go`.
 pub fn first_delay(spec: &ProbeSpec, uptime: Duration, share: f64) -> Duration {

@@ -1,4 +1,4 @@
-//! Whether two revisions of a pod can run at a time, as `StartFirst` has them.
+//! Whether two revisions of a pod can run at the same time, as `StartFirst` requires.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::{clock, spec};
 
 /// Reason of a revision that can't run beside another.
 const REFUSED: &str = "StartFirstRefused";
-/// Reason of a revision whose host ports can't be handed over to it.
+/// Reason of a revision to which host ports can't be switched.
 pub const HAND_OVER_FAILED: &str = "HandOverFailed";
 
-/// The pod of a revision while it runs beside the one that it is to replace.
+/// The pod of a revision while it runs beside the one that it will replace.
 pub fn beside_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     let mut pod = Pod::clone(pod);
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -24,13 +24,13 @@ pub fn beside_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// Whether a pod runs beside the one that it is to replace.
+/// Whether a pod runs beside the one that it will replace.
 pub fn is_beside(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations.is_some_and(|annotations| annotations.contains_key(keys::BESIDE))
 }
 
-/// A pod as admission sees it: one that runs beside another binds no host ports.
+/// A pod in the form for admission: one that runs beside another binds no host ports.
 pub fn admitted_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     if is_beside(pod) {
         without_host_ports(pod)
@@ -39,7 +39,7 @@ pub fn admitted_pod(pod: &Arc<Pod>) -> Arc<Pod> {
     }
 }
 
-/// A pod that needs what another does, but for its host ports.
+/// A pod with the same requirements, except for host ports.
 pub fn without_host_ports(pod: &Pod) -> Arc<Pod> {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {
@@ -53,9 +53,9 @@ pub fn without_host_ports(pod: &Pod) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// Decides what becomes of a hand-over that failed, because of `why`. The revision that was there stays
-/// in its place, and it is tried again after `retry`, until the deadline of the other, with that status,
-/// has passed since it was ready. Then that one has failed.
+/// Decides the consequences of a failed hand-over, because of `why`. The old revision stays, and the
+/// hand-over is retried after `retry`, until the new revision, with that status, has been ready for its
+/// deadline. Then it has failed.
 pub fn not_handed_over(
     history: &History,
     status: Option<&PodStatus>,
@@ -91,7 +91,7 @@ pub fn not_handed_over(
     }
 }
 
-/// Why a revision can't run beside the one that it is to replace, if it can't.
+/// Why a revision can't run beside the one that it will replace, if it can't.
 pub fn beside_refused(running: &Pod, revision: &Pod, settings: &Settings) -> Option<Cause> {
     let message = port_refused(revision).or_else(|| {
         let shared = shared_volume(running, revision).filter(|_| !settings.share_volumes)?;

@@ -8,7 +8,7 @@ use crate::api::{Pod, keys};
 use crate::objects::Config;
 use crate::small::SmallCollect;
 
-/// A pod, with the data of the objects that are a part of its version.
+/// A pod, with the data of the objects that are part of its version.
 pub type Version<'a> = (&'a Pod, Option<&'a Config>);
 
 /// Annotations that the kubelet's sources set themselves.
@@ -19,7 +19,7 @@ const OF_WORKLOAD: [&str; 2] = [keys::TEMPLATE, keys::UPDATES];
 const SECRETS: &str = "secrets";
 
 /// The paths of the fields in which two versions of a pod differ, in order, for example
-/// `spec.containers[web].image`. What an agent sets itself is left out; values are not told.
+/// `spec.containers[web].image`. Fields that an agent sets are skipped; values are not included.
 pub fn changed_fields(old: Version<'_>, new: Version<'_>) -> Vec<String> {
     let mut paths = BTreeSet::new();
     let (old, new) = (author_fields(old), author_fields(new));
@@ -27,7 +27,7 @@ pub fn changed_fields(old: Version<'_>, new: Version<'_>) -> Vec<String> {
     paths.into_iter().collect()
 }
 
-/// The fields of two versions for people: of a Secret's values it is only said which differ.
+/// The fields of two versions for users: a Secret's values are hidden, and only marked as different.
 pub fn compared_fields(
     old: Option<Version<'_>>,
     new: Option<Version<'_>>,
@@ -118,7 +118,7 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
     }
 }
 
-/// The elements of a list by their names; none where one has none, or two have the same.
+/// The elements of a list by their names; none if one has none, or two have the same.
 fn by_name(list: &[Value]) -> Option<BTreeMap<&str, &Value>> {
     let mut named = BTreeMap::new();
     for element in list {

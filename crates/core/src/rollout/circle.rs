@@ -1,4 +1,4 @@
-//! Pods that swap host ports: each wants a port that another one has, so none of them can be updated
+//! Pods that swap host ports: each needs a port that another one has, so none of them can be updated
 //! alone.
 //!
 //! All pods of such a circle are updated together, once every one of them can be started with the
@@ -16,10 +16,10 @@ use crate::small::SmallCollect;
 /// Reason of a version that can't be updated together with other pods.
 const REFUSED: &str = "StartFirstRefused";
 
-/// Returns the version that is to take the place of the one that runs, whether or not its host ports
-/// are free; none if the one that runs is to stay.
+/// Returns the version that will replace the running one, regardless of its host ports; none if the
+/// running one stays.
 ///
-/// `has_failed` says that the one that runs failed its judgement and was not replaced. `restore` is the
+/// `has_failed` says that the running one failed its judgement and was not replaced. `restore` is the
 /// node's default for restores.
 pub fn next_version(
     history: &History,
@@ -42,10 +42,10 @@ pub fn next_version(
     Some(Arc::clone(&fallback.pod))
 }
 
-/// Returns the pods of each circle: every one of them wants a host port that another one of them has,
-/// and no host port of a pod outside.
+/// Returns the pods of each circle: every one of them needs a host port that another one of them has,
+/// and none of a pod outside.
 ///
-/// `next` are the next versions of pods, `running` are the pods that have host ports now.
+/// `next` are the next versions of pods, `running` are the pods that currently have host ports.
 pub fn circles(
     next: &BTreeMap<FullName, Arc<Pod>>,
     running: &[Arc<Pod>],
@@ -91,11 +91,11 @@ pub fn circles(
 pub struct Swapped {
     /// Why it can't be updated alone.
     pub alone: Cause,
-    /// How far it is prepared for an update together with the others.
+    /// Its preparation for an update together with the others.
     pub own: Preparation,
 }
 
-/// Returns how far each pod of a circle is prepared: none is before all others are.
+/// Returns the preparation of each pod of a circle: none is complete before all others are.
 pub fn together(pods: &BTreeMap<FullName, Swapped>) -> BTreeMap<FullName, Preparation> {
     let under_way = pods.values().any(|pod| pod.own == Preparation::UnderWay);
     let of = |name: &FullName, pod: &Swapped| {
@@ -139,7 +139,7 @@ pub fn swap_refused(pods: &BTreeSet<FullName>) -> Cause {
     Cause::new(REFUSED, words)
 }
 
-/// Whether all pods of a circle leave their running version by these decisions.
+/// Whether these decisions replace the running version of every pod of a circle.
 pub fn all_move<'a>(mut decisions: impl Iterator<Item = &'a Decision>) -> bool {
     decisions.all(|decision| {
         matches!(

@@ -1,5 +1,5 @@
-//! The commands undo, retry, pause and resume, which follow `kubectl rollout`, including what it
-//! refuses; and stop, start and restart.
+//! The commands undo, retry, pause and resume, which behave like `kubectl rollout`, including its
+//! refusals; and stop, start and restart.
 
 use std::collections::BTreeSet;
 
@@ -23,12 +23,12 @@ pub enum Command {
         /// The present time.
         at: Timestamp,
     },
-    /// Stop the pod until the Node is uncordoned, and start other instances then.
+    /// Stop the pod until the Node is uncordoned, and start new instances then.
     Evict {
         /// The newest instances of its containers.
         instances: BTreeSet<ContainerId>,
     },
-    /// Add a container to the revision that runs, to look into it.
+    /// Add an ephemeral container to the running revision, for debugging.
     Debug(Box<EphemeralContainer>),
     /// Replace instances of containers.
     Restart {
@@ -37,14 +37,14 @@ pub enum Command {
         /// The present time.
         at: Timestamp,
     },
-    /// Run an older revision until the source changes; with none named, the one before.
+    /// Run an older revision until the source changes; by default, the previous one.
     Undo {
         /// Its number.
         to_revision: Option<u64>,
     },
-    /// Try once more what failed, or can't be prepared.
+    /// Retry a revision that failed, or can't be prepared.
     Retry,
-    /// Let no other revision take the place of the one that runs.
+    /// Let no other revision replace the running one.
     Pause,
     /// End a pause.
     Resume,
@@ -111,7 +111,7 @@ pub enum Refused {
 }
 
 impl History {
-    /// Executes a command. Returns the number of the revision concerned.
+    /// Executes a command. Returns the number of the affected revision.
     ///
     /// # Errors
     /// The pod has no such revision, or the command would change nothing.
@@ -170,7 +170,7 @@ impl History {
         }
     }
 
-    /// Has the revision that runs judged anew, if it has ended: it is run again.
+    /// Judges the running revision again, if it has ended: it is run again.
     pub(super) fn reopen(&mut self, now: Timestamp) {
         let ended = self.current().filter(|one| one.outcome == Outcome::Ended);
         let Some(uid) = ended.map(Revision::uid) else {
@@ -180,8 +180,8 @@ impl History {
         self.current = Some((uid, now));
     }
 
-    /// Whether a status is that of instances that were to be replaced: their end is not that of the
-    /// instances after them.
+    /// Whether a status is that of instances that had to be replaced: their end is not that of their
+    /// successors.
     pub(super) fn is_of_replaced(&self, status: &PodStatus) -> bool {
         let containers = status.container_statuses.iter().flatten();
         let id = |one: &ContainerStatus| one.container_id.as_deref()?.parse::<ContainerId>().ok();
@@ -190,8 +190,8 @@ impl History {
             .any(|id| self.restart.contains(&id))
     }
 
-    /// Forgets that instances were to be replaced that are gone. `there` are the instances of the revision
-    /// that runs; if there are none, it may only not have been looked at yet.
+    /// Drops the replacement orders of instances that are gone. `there` are the instances of the
+    /// running revision; if it is empty, they may just not have been read yet.
     pub fn forget_restarts(&mut self, there: &BTreeSet<ContainerId>) {
         if !there.is_empty() {
             self.restart.retain(|id| there.contains(id));

@@ -1,4 +1,4 @@
-//! Whether connections to a host port wait while one revision of a pod takes another's place.
+//! Whether connections to a host port are held while one revision of a pod replaces another.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use std::time::Duration;
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// How long before it is killed connections to it wait again.
 const KILL_MARGIN: Duration = Duration::from_secs(1);
-/// How long after it should have been killed a container is assumed to be ending. One that still accepts
-/// connections after that serves: the Engine that is to kill it hangs.
+/// How long a container is assumed to be ending after the time of its kill. If it still accepts
+/// connections later, it serves: the Engine that should kill it hangs.
 const KILL_MAX: Duration = Duration::from_secs(5);
 /// How long connections wait for the next step: the successor's network, and a process that
 /// accepts them.
@@ -17,9 +17,9 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A host port between two revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
-    /// The container that has it runs, and an agent before this one may have told it to end.
+    /// The container with the port runs, and an earlier agent may have signalled it to end.
     Serving,
-    /// The container that has it was told to end.
+    /// The container with the port was signalled to end.
     Stopping {
         /// How long ago.
         since: Duration,
@@ -30,7 +30,7 @@ pub enum Gap {
         /// Whether it still accepts connections; asked for once [`is_overdue`](Self::is_overdue).
         accepts: bool,
     },
-    /// The container that has it was told to end, the stop failed, and it still runs.
+    /// The container with the port was signalled to end, but the stop failed, and it still runs.
     Unstopped {
         /// How long ago the stop failed.
         since: Duration,
@@ -47,7 +47,7 @@ pub enum Gap {
 }
 
 impl Gap {
-    /// Whether a container that was told to end that long ago should have ended.
+    /// Whether a container that was signalled that long ago should have ended.
     pub fn is_overdue(since: Duration) -> bool {
         since >= STOP_MAX
     }
@@ -75,7 +75,7 @@ impl Gap {
         }
     }
 
-    /// Whether nothing is to be expected of it any more.
+    /// Whether the gap is over for good.
     pub fn is_over(self) -> bool {
         match self {
             Self::Serving | Self::Stopping { .. } => false,

@@ -1,10 +1,10 @@
-//! The rollout of a workload: its pods are updated one after another, and a version that fails at
-//! one pod is run by none.
+//! The rollout of a workload: its pods are updated one after another, and a version that fails in one
+//! pod is run by no other.
 //!
-//! Each pod has its own [`History`], and is prepared, switched and judged by itself. What is decided
-//! here follows from the histories of all pods of a workload and its [`Updates`] alone, so a restarted
-//! agent decides the same: which pods may be updated now, and which ones go back to an older version,
-//! because that of their document has failed at one of them.
+//! Each pod has its own [`History`], and is prepared, switched and judged by itself. The decisions here
+//! depend only on the histories of all pods of a workload and its [`Updates`], so a restarted agent
+//! makes the same ones: which pods may be updated now, and which ones roll back to an older version
+//! because the document's version failed in one of them.
 //!
 //! Upstream: `pkg/controller/deployment/util/deployment_util.go` (`ResolveFenceposts`),
 //! `pkg/controller/statefulset/stateful_set_control.go` (`updateStatefulSet`).
@@ -25,14 +25,14 @@ mod steps;
 pub use command::{obey_all, try_again};
 pub use steps::{Steps, steps};
 
-/// Reason of a pod whose version failed at another pod of its workload.
+/// Reason of a pod whose version failed in another pod of its workload.
 pub const FAILED_ELSEWHERE: &str = "FailedAtAnotherPod";
-/// Reason of a pod that waits until other pods of its workload are updated.
+/// Reason of a pod that waits for updates of other pods of its workload.
 pub const WAITS: &str = "WaitsForItsTurn";
 /// Letters of a template's hash in the name of a revision.
 const HASH_LETTERS: usize = 10;
 
-/// In which order the pods of a workload are updated, and how many at a time.
+/// The order in which the pods of a workload are updated, and how many at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum UpdatePolicy {
@@ -54,7 +54,7 @@ pub enum UpdatePolicy {
     },
 }
 
-/// How a workload's pods are updated, as its document says.
+/// The update settings of a workload's document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Updates {
     /// Whether no pod is updated.
@@ -65,7 +65,7 @@ pub struct Updates {
 }
 
 impl Updates {
-    /// Returns how the workload of a pod is updated; none of a pod that is updated by itself.
+    /// Returns the update settings of a pod's workload; none for a pod that is updated by itself.
     pub fn of(pod: &Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.as_ref()?;
         serde_json::from_str(annotations.get(keys::UPDATES)?).ok()
@@ -85,7 +85,7 @@ pub enum Turn {
     Now,
     /// Other pods of its workload come first.
     Waits(Cause),
-    /// The document of its workload says that no pod is updated.
+    /// The workload's document pauses updates.
     Paused,
 }
 
@@ -96,19 +96,20 @@ pub struct Member {
     pub name: FullName,
     /// Its number in the workload.
     pub number: u32,
-    /// Its revisions, with the one that its document wants now.
+    /// Its revisions, with the one that its document currently describes.
     pub history: History,
     /// Whether its current revision is ready.
     pub ready: bool,
 }
 
-/// The number at the end of a pod's name, without the node's suffix; 0 where there is none.
+/// The number at the end of a pod's name, without the node's suffix; 0 if there is none.
 pub fn number(manifest_name: &str) -> u32 {
     let last = manifest_name.rsplit('-').next();
     last.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Identifies a version for all pods of a workload: the template, and the objects that are part of it.
+/// Identifies a version across all pods of a workload: the template, and the objects that are part of
+/// it.
 #[derive(Debug, Clone)]
 pub struct Key {
     template: String,
@@ -127,8 +128,8 @@ impl PartialEq for Key {
 }
 
 impl Key {
-    /// The version that a pod's revision is of. One that was kept by an agent that didn't note the
-    /// template is like no other.
+    /// The version of a pod's revision. A revision that was stored by an agent that didn't record the
+    /// template equals no other.
     pub fn of(revision: &Revision) -> Self {
         let annotations = revision.pod.metadata.annotations.as_ref();
         let template = annotations.and_then(|all| all.get(keys::TEMPLATE));
@@ -139,9 +140,9 @@ impl Key {
     }
 }
 
-/// Decides for each pod of a workload whether it may be updated now. Pods whose version failed at
-/// one of them have it as failed from then on. Those that run it go back to the last good one, as by an
-/// undo, unless `restore` or the pod says that one that runs stays.
+/// Decides for each pod of a workload whether it may be updated now. A version that failed in one pod
+/// counts as failed in all of them. Pods that run it roll back to the last good one, as by an undo,
+/// unless `restore` or the pod declines that.
 pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Turn> {
     pause_newcomers(members);
     forget_replaced(members);
@@ -172,7 +173,8 @@ pub fn turns(members: &mut [Member], updates: &Updates, restore: bool) -> Vec<Tu
     turns
 }
 
-/// Most new versions beside others and most unavailable pods, of `total`. At least one is allowed.
+/// Maximum number of new versions beside others and of unavailable pods, of `total`. At least one is
+/// allowed.
 ///
 /// Upstream: `ResolveFenceposts`.
 pub fn fenceposts(
@@ -267,8 +269,8 @@ fn pause_newcomers(members: &mut [Member]) {
     }
 }
 
-/// Has a pod that is added again not go back to versions that were replaced at all other pods meanwhile:
-/// it is as one that knows no other version. It may be told to run them by an undo.
+/// Prevents a pod that is added again from rolling back to versions that were meanwhile replaced in all
+/// other pods: it is treated as one that knows no other version. An undo may still select them.
 fn forget_replaced(members: &mut [Member]) {
     let returned = |member: &Member| member.history.returned;
     if !members.iter().any(returned) {
@@ -291,8 +293,8 @@ fn forget_replaced(members: &mut [Member]) {
     }
 }
 
-/// Decides which pods may be updated under limits for new versions beside others and for pods that are
-/// unavailable. Those that are not available anyway are first, and cost nothing.
+/// Decides which pods may be updated within the limits for new versions beside others and for
+/// unavailable pods. Pods that are unavailable anyway come first, and don't count.
 fn rolling(members: &[Member], (surge, unavailable): (u32, u32)) -> Vec<Turn> {
     let (surge, unavailable) = (surge.max(1), unavailable.max(1));
     let mut under_way: Vec<&Member> = members.iter().filter(|m| m.is_under_way()).collect();
@@ -400,8 +402,8 @@ fn failed(members: &[Member]) -> Vec<(Key, Cause)> {
     failed
 }
 
-/// The version that was healthy at every pod that has a healthy one: of several, the one that ran last
-/// at the first of these pods.
+/// The version that was healthy in every pod with a healthy one: of several, the one that ran last in
+/// the first of these pods.
 fn last_good(members: &[Member], failed: &[(Key, Cause)]) -> Option<Key> {
     let good = |member: &Member| -> Vec<Key> {
         let healthy = member.history.healthy().into_iter().map(Key::of);
@@ -473,7 +475,7 @@ impl Member {
     }
 }
 
-/// The hash of the template that a pod is made of; empty where it has none.
+/// The hash of a pod's template; empty if it has none.
 pub fn template_hash(pod: &Pod) -> &str {
     let annotations = pod.metadata.annotations.as_ref();
     annotations
@@ -481,7 +483,7 @@ pub fn template_hash(pod: &Pod) -> &str {
         .map_or("", String::as_str)
 }
 
-/// The letters of a template's hash that are in the names of its revisions.
+/// The letters of a template's hash in the names of its revisions.
 pub fn short_hash(template_hash: &str) -> &str {
     template_hash.get(..HASH_LETTERS).unwrap_or(template_hash)
 }

@@ -1,4 +1,4 @@
-//! Whether a revision that runs is healthy, by its status.
+//! Whether a running revision is healthy, by its status.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Health {
     Healthy,
     /// It has ended well.
     Ended,
-    /// That can't be said yet; with the time after which it can, though nothing happens.
+    /// Not decided yet; with the time after which it can be, though nothing happens.
     Open(Option<Duration>),
     /// Badly.
     Failed(Cause),
@@ -42,7 +42,7 @@ const READY_PRECISION: Duration = Duration::from_secs(1);
 pub struct Seen<'a> {
     /// Its status.
     pub status: &'a PodStatus,
-    /// Why it last lost a container to its liveness or startup probe, if it did.
+    /// Why its liveness or startup probe last stopped a container, if it did.
     pub failed_probe: Option<&'a str>,
     /// The failures of its probes and hooks, oldest first.
     pub troubles: &'a [Trouble],
@@ -62,7 +62,7 @@ impl Seen<'_> {
     }
 
     /// Time until it has been ready for long enough, if it stays ready; none if it is not ready, or has
-    /// been.
+    /// been long enough.
     pub(super) fn healthy_in(&self, settings: &Settings) -> Option<Duration> {
         let since = self.life.ready_since(self.status)?;
         if settings.min_ready.is_zero() {
@@ -72,11 +72,11 @@ impl Seen<'_> {
     }
 }
 
-/// How a revision that runs does.
+/// The health of a running revision.
 ///
-/// Healthy: it was ready for the least time without a restart, even if it was restarted before. Failed: it ended
-/// badly, a container was restarted too often, was ended by its liveness or startup probe or can't
-/// be created, or its deadline has passed.
+/// Healthy: it was ready for the minimum time without a restart, even if it was restarted before.
+/// Failed: it ended badly, a container was restarted too often, was stopped by its liveness or startup
+/// probe or can't be created, or its deadline has passed.
 pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
     let status = seen.status;
     match status.phase.as_deref() {
@@ -245,8 +245,8 @@ pub fn ready_since(status: &PodStatus) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// Within what time the pod has to be ready: the deadline it names, or longer where its startup
-/// probes have longer.
+/// The time within which the pod must become ready: its configured deadline, or longer if its startup
+/// probes take longer.
 pub fn progress_deadline(pod: &Pod) -> Duration {
     let settings = Settings::of(pod);
     settings.progress_deadline.max(startup_budget(pod))

@@ -1,4 +1,4 @@
-//! How long the target has been held, and what the node has refused to start.
+//! How long the target has been held, and the node's refusals.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ pub struct Hold {
     pub overdue: bool,
 }
 
-/// How long a revision is held at most that the node has refused after the one before was stopped for it:
-/// longer than most pods take to stop, whose room it may need.
+/// Maximum hold of a revision that the node has refused after the previous one was stopped for it:
+/// longer than most pods take to stop, whose resources it may need.
 const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 
-/// A node's refusal of a revision that was to take another's place.
+/// A node's refusal of a revision that should replace another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// UID of the revision.
@@ -35,8 +35,9 @@ pub struct Refusal {
 }
 
 impl History {
-    /// Takes back the last healthy revision, because the node has refused the current one, which therefore
-    /// never ran and has not failed. Returns whether there is a healthy one; `restore` is the node's default.
+    /// Restores the last healthy revision, because the node has refused the current one, which
+    /// therefore never ran and has not failed. Returns whether there is a healthy one; `restore` is the
+    /// node's default.
     pub(super) fn take_back(&mut self, cause: &Cause, restore: bool, now: Timestamp) -> bool {
         let target = self.fallback(restore).map(Revision::uid);
         let refused = self.current().map(|one| (one.uid(), one.ran));
@@ -59,10 +60,11 @@ impl History {
         true
     }
 
-    /// Why the node has refused a revision, and how long it is still held for that. Once its preparation, which
-    /// asks whether the node would take it, was refused for the same reason, the preparation alone decides when
-    /// it is tried again. Until then, it may be refused again for what the preparation doesn't see. One that was
-    /// refused twice within the pause is held for all of it: the version before is stopped for each attempt.
+    /// Why the node has refused a revision, and how long it is still held for that. Once its
+    /// preparation, which checks whether the node would accept it, was refused for the same reason, the
+    /// preparation alone decides when it is retried. Until then, it may be refused again for reasons
+    /// that the preparation doesn't check. One that was refused twice within the pause is held for all
+    /// of it: the previous version is stopped for each attempt.
     pub(super) fn refusal(
         &mut self,
         uid: &PodUid,
@@ -78,7 +80,7 @@ impl History {
         (!may_go_on && !left.is_zero()).then(|| (refused.cause.clone(), left))
     }
 
-    /// Takes in whether the target, whose UID is `uid`, is held. Returns the rest of its deadline.
+    /// Records whether the target, whose UID is `uid`, is held. Returns the rest of its deadline.
     pub(super) fn take_hold(
         &mut self,
         uid: &PodUid,

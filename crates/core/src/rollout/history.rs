@@ -1,4 +1,4 @@
-//! The revisions of one pod: the result of each, and which one runs.
+//! The revisions of one pod: the outcome of each, and which one runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,18 +19,19 @@ use crate::spec;
 
 /// Most revisions of a pod that are kept.
 pub const REVISIONS_MAX: usize = 10;
-/// How long the revisions of a pod stay known whose manifest has gone. A manifest that is moved away
-/// and back is an edit for that long: `kubeadm upgrade` moves one back after 5 minutes at most.
+/// How long the revisions of a pod are kept after its manifest was removed. A manifest that is moved
+/// away and back within this time counts as an edit: `kubeadm upgrade` moves one back after at most 5
+/// minutes.
 pub const GONE_KEPT: Duration = Duration::from_mins(10);
-/// Most data of objects that revisions are kept with, in bytes. Those that may still be started are
-/// kept with any.
+/// Maximum size of the object data that is kept with revisions, in bytes. Revisions that may still be
+/// started keep theirs regardless.
 const CONFIG_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The result of judging a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// It was not run yet, or its judgement is under way.
+    /// It was not run yet, or is being judged.
     Open,
     /// It passed its judgement.
     Healthy,
@@ -45,25 +46,25 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
-    /// Its number: higher than that of every revision before it.
+    /// Its number: higher than that of every earlier revision.
     pub number: u64,
     /// When its source wanted it first.
     pub wanted_at: Timestamp,
     /// The pod.
     #[serde(deserialize_with = "crate::api::shared")]
     pub pod: Arc<Pod>,
-    /// The data of the objects that are a part of it.
+    /// The data of the objects that are part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<Arc<Config>>,
-    /// The template of its workload as it was written, where the pods of that are updated together.
+    /// The template of its workload in its original form, if the workload's pods are updated together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Arc<Value>>,
     /// Where it came from.
     pub origin: Origin,
     /// The result of its judgement.
     pub outcome: Outcome,
-    /// Its place among those that have run and run no more: the one that ran last has the highest. 0
-    /// if it has not run, or an agent that didn't note it has written the file.
+    /// Its position among revisions that ran and no longer run: the last one has the highest. 0 if it
+    /// has not run, or the file is from an agent that didn't record it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ran: u64,
 }
@@ -82,7 +83,7 @@ impl Revision {
         PodUid::of(&self.pod)
     }
 
-    /// Its UID without the objects that are a part of it: that of its manifest.
+    /// Its UID without the objects that are part of it: that of its manifest.
     pub fn manifest_uid(&self) -> PodUid {
         let config = self.config.as_ref();
         config.map_or_else(|| self.uid(), |config| config.manifest.clone())
@@ -109,15 +110,15 @@ pub struct History {
     /// The one that runs beside the current one until it is judged, and since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<(PodUid, Timestamp)>,
-    /// The one that its source wants.
+    /// The one that its source currently describes.
     pub newest: Option<PodUid>,
-    /// The older one that `rollout undo` asked for, until the source wants something else.
+    /// The older one that `rollout undo` selected, until the source changes.
     pub undone_to: Option<PodUid>,
-    /// Whether that is the last good one of the workload because the newest failed, and nobody asked for
-    /// it.
+    /// Whether that is the workload's last good version because the newest failed, rather than a user's
+    /// choice.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_back: bool,
-    /// Whether no other revision takes the place of the one that runs.
+    /// Whether no other revision may replace the running one.
     pub paused: bool,
     /// Whether a user stopped the pod, until it is started or its source changes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -125,17 +126,16 @@ pub struct History {
     /// Whether it is stopped because the Node is cordoned, until the Node is uncordoned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cordoned: bool,
-    /// The containers that were added to look into a revision as it runs, with its UID.
+    /// The ephemeral containers that were added to the running revision, with its UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub added: Option<(PodUid, Vec<EphemeralContainer>)>,
     /// The instances that a user ordered to be replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
-    /// The present or last lives of the revisions that were judged.
+    /// The current or last lives of the revisions that were judged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub lives: BTreeMap<PodUid, Life>,
-    /// Whether a manifest of the pod is there again after there was none, until its workload has taken
-    /// that in.
+    /// Whether a manifest of the pod was added again, until its workload has processed that.
     #[serde(skip)]
     pub returned: bool,
     /// The hold of the target, while it can't be started.
@@ -144,7 +144,7 @@ pub struct History {
     /// The node's last refusal of a revision.
     #[serde(skip)]
     pub refused: Option<Refusal>,
-    /// Since when there is no manifest of the pod, if there is none.
+    /// Since when the pod has no manifest, if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<Timestamp>,
 }
@@ -166,7 +166,7 @@ impl History {
         self.current.as_ref().and_then(|(uid, _)| self.get(uid))
     }
 
-    /// Whether the revision that is run has taken the place of another, and is not over.
+    /// Whether the current revision replaced another one, and hasn't ended.
     pub fn has_taken_over(&self) -> bool {
         let is_over = |revision: &Revision| revision.outcome == Outcome::Ended;
         let current = self.current().filter(|revision| !is_over(revision));
@@ -177,19 +177,19 @@ impl History {
         !self.stopped && current.is_some_and(others)
     }
 
-    /// Whether the revision that is run has no verdict yet.
+    /// Whether the current revision is not judged yet.
     pub fn is_open(&self) -> bool {
         let current = self.current();
         current.is_some_and(|revision| revision.outcome == Outcome::Open)
     }
 
-    /// The revision that is to run, if all goes well: the newest, or the one that was asked for.
+    /// The target: the newest revision, or the one selected by an undo.
     pub fn target(&self) -> Option<&Revision> {
         let undone_to = self.undone_to.as_ref().and_then(|uid| self.get(uid));
         undone_to.or_else(|| self.newest_revision())
     }
 
-    /// The revision that is to run once `wanted` is what the source wants.
+    /// The target once `wanted` is the source's pod.
     pub fn target_of(&self, wanted: &SourcePod) -> (Arc<Pod>, Option<Arc<Config>>) {
         let edited = self.newest.as_ref() != Some(&wanted.uid());
         let undone_to = self.undone_to.as_ref().filter(|_| !edited);
@@ -200,22 +200,22 @@ impl History {
         }
     }
 
-    /// The healthy revision that ran last, but for `uid`: the target of a restore.
+    /// The healthy revision that ran last, except `uid`: the target of a restore.
     pub(super) fn last_healthy(&self, uid: &PodUid) -> Option<PodUid> {
         let mut healthy = self.healthy().into_iter().map(Revision::uid);
         healthy.find(|healthy| healthy != uid)
     }
 
-    /// The revision that takes the place of the current one if that fails: the last healthy one. None if
-    /// the current one has its verdict, or a restore is declined; `restore` is the node's default.
+    /// The revision that replaces the current one if that fails: the last healthy one. None if the
+    /// current one is judged already, or a restore is declined; `restore` is the node's default.
     pub fn fallback(&self, restore: bool) -> Option<&Revision> {
         let current = self.current().filter(|_| self.is_open())?;
         let restore = Settings::of(&current.pod).restore.unwrap_or(restore);
         self.get(&self.last_healthy(&current.uid()).filter(|_| restore)?)
     }
 
-    /// The healthy revisions: first the one that runs, then those that ran last. After an undo that
-    /// isn't the order of their numbers.
+    /// The healthy revisions: first the running one, then those that ran last. After an undo that isn't
+    /// the order of their numbers.
     pub(super) fn healthy(&self) -> Vec<&Revision> {
         let healthy = |revision: &&Revision| revision.outcome == Outcome::Healthy;
         let mut found: Vec<&Revision> = self.revisions.iter().rev().filter(healthy).collect();
@@ -239,8 +239,8 @@ impl History {
         }
     }
 
-    /// The revisions that may still be started: the running one, the newest, the target, and the one
-    /// that a restore goes back to.
+    /// The revisions that may still be started: the running one, the newest, the target, and the target
+    /// of a restore.
     fn needed(&self) -> BTreeSet<PodUid> {
         let target = self.target().map(Revision::uid);
         let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
@@ -257,8 +257,8 @@ impl History {
         images.map(ToOwned::to_owned).collect_set()
     }
 
-    /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,
-    /// and ends an undo.
+    /// Processes the source's current pod. An edit is a new attempt, also of a failed revision, and
+    /// ends an undo.
     pub fn take_newest(&mut self, pod: &SourcePod, now: Timestamp) {
         let uid = pod.uid();
         let edited = self.newest.as_ref() != Some(&uid);
@@ -302,9 +302,9 @@ impl History {
         self.returned |= self.gone_since.take().is_some();
     }
 
-    /// Makes a revision current that is found running at the agent's start: the last agent ended
-    /// before it could record the switch. One that has failed does not become current: the
-    /// last agent ended before it could stop its containers.
+    /// Makes a revision current that is found running at the agent's start: the previous agent ended
+    /// before it could record the switch. A failed one does not become current: the previous agent
+    /// ended before it could stop its containers.
     pub fn take_running(&mut self, uid: &PodUid) {
         let known = self.get(uid);
         let failed = known.is_some_and(|known| matches!(known.outcome, Outcome::Failed(_)));
@@ -324,16 +324,16 @@ impl History {
         self.reopen(now);
     }
 
-    /// Begins the time anew for which a revision has run, where the clock was set back. A deadline
-    /// must neither pass at once nor wait until the clock has caught up.
+    /// Restarts the time for which a revision has run, if the clock was set back. A deadline must
+    /// neither pass immediately nor wait until the clock has caught up.
     pub(super) fn take_clock(&mut self, now: Timestamp) {
         for (_, since) in self.current.iter_mut().chain(&mut self.beside) {
             *since = (*since).min(now);
         }
     }
 
-    /// Since when the target, whose UID is `uid`, runs beside the current revision, if it does. What
-    /// isn't the target any more stops to.
+    /// Since when the target, whose UID is `uid`, runs beside the current revision, if it does. A
+    /// former target no longer counts.
     pub(super) fn beside_since(&mut self, uid: &PodUid) -> Option<Timestamp> {
         let is_current = self
             .current
@@ -353,7 +353,7 @@ impl History {
         }
     }
 
-    /// The life of a revision that runs since then, with what its status says about it.
+    /// The life of a running revision since then, updated from its status.
     pub(super) fn live(
         &mut self,
         uid: &PodUid,
@@ -379,7 +379,7 @@ impl History {
         configs.map(|config| config.bytes()).sum()
     }
 
-    /// The newest revision of a manifest, with the objects that are a part of it.
+    /// The newest revision of a manifest, with the objects that are part of it.
     pub fn of_manifest(&self, uid: &PodUid) -> Option<(Arc<Pod>, Arc<Config>)> {
         self.revisions.iter().rev().find_map(|revision| {
             let config = revision.config.as_ref()?;
@@ -403,8 +403,8 @@ impl History {
         self.lives.retain(|uid, _| known.contains(uid));
     }
 
-    /// The pod's manifest has gone: nothing runs, and nothing is wanted. What was healthy stays
-    /// known for a while.
+    /// Handles a removed manifest: nothing runs, and nothing is wanted. Healthy revisions are kept for
+    /// a while.
     pub fn end(&mut self, now: Timestamp) {
         self.leave_current();
         (self.current, self.newest, self.undone_to) = (None, None, None);
@@ -416,18 +416,18 @@ impl History {
         self.gone_since.get_or_insert(now);
     }
 
-    /// How long a pod without a manifest stays known; none with one. A later manifest of the same
-    /// name is another pod's, and is neither numbered on nor restored to this one.
+    /// How long a pod without a manifest is kept; none for one with a manifest. A later manifest with
+    /// the same name is a different pod, which neither continues its numbers nor is restored to it.
     pub fn forgotten_in(&self, now: Timestamp) -> Option<Duration> {
         Some(GONE_KEPT.saturating_sub(since(self.gone_since?, now)))
     }
 
-    /// Holds back a pod that nothing runs of yet: the Node is cordoned.
+    /// Holds back a pod that doesn't run yet, because the Node is cordoned.
     pub fn hold_back(&mut self) {
         (self.stopped, self.cordoned) = (true, true);
     }
 
-    /// Starts what was held back or evicted while the Node was cordoned.
+    /// Starts a pod that was held back or evicted while the Node was cordoned.
     pub fn uncordon(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.cordoned) {
             self.stopped = false;
@@ -436,15 +436,15 @@ impl History {
         }
     }
 
-    /// Gives the versions that run their whole time to become ready from now on: they were stopped.
+    /// Restarts the deadlines of the running versions, because they were stopped.
     pub(super) fn begin(&mut self, now: Timestamp) {
         for (_, since) in self.current.iter_mut().chain(&mut self.beside) {
             *since = now;
         }
     }
 
-    /// Gives the versions that are judged their whole time from now on, also that for which they have to be
-    /// ready: the Engine was away, and a status from before says nothing of what happened meanwhile.
+    /// Restarts the deadlines of versions that are being judged, including the time for which they must
+    /// be ready: the Engine was away, and an earlier status says nothing about that time.
     pub fn engine_is_back(&mut self, now: Timestamp) {
         let of = |revision: &Option<(PodUid, Timestamp)>| {
             let (uid, _) = revision.as_ref()?;
@@ -460,8 +460,8 @@ impl History {
         }
     }
 
-    /// Gives the versions that are judged or held their whole time from now on: the clock was set forward,
-    /// and how much time has passed is not known.
+    /// Restarts the deadlines of versions that are judged or held: the clock was set forward, and the
+    /// elapsed time is unknown.
     pub fn clock_is_ahead(&mut self, now: Timestamp) {
         self.engine_is_back(now);
         self.held = self.held.take().filter(|held| held.overdue);

@@ -1,4 +1,4 @@
-//! The life of a revision that runs: from when it is started until another one takes its place.
+//! The life of a running revision: from its start until another one replaces it.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::api::Timestamp;
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::status::container_statuses;
 
-/// The life of a revision, with the restarts of its containers that say nothing about it: those of
-/// earlier lives, and the one by which the agent began this life.
+/// The life of a revision, with the restarts of its containers that don't count against it: those of
+/// earlier lives, and the one with which the agent began this life.
 ///
-/// The count of a status is over all lives, since the containers are the same.
+/// The count in a status covers all lives, because the containers are the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Life {
@@ -24,11 +24,11 @@ pub struct Life {
     /// The count of a container's restarts at its first instance of this life, if that isn't 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     before: BTreeMap<String, i32>,
-    /// Whether the pod was ready in it at any time.
+    /// Whether the pod was ready at any time in this life.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_ready: bool,
-    /// A time since when the pod is ready that was still to come when it was first seen, because the
-    /// clock was set back; and when it was seen.
+    /// A time since when the pod is ready that was in the future when it was first observed, because
+    /// the clock was set back; and when it was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_ahead: Option<(Timestamp, Timestamp)>,
     /// Whether it was begun anew because the clock was set forward, or the Engine was away: for how long the
@@ -38,7 +38,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// One that has begun; `again` says whether the revision ran before.
+    /// Returns a new life; `again` says whether the revision ran before.
     pub fn new(since: Timestamp, again: bool) -> Self {
         Self {
             since,
@@ -50,7 +50,7 @@ impl Life {
         }
     }
 
-    /// One that begins anew because the clock was set forward, or the Engine was away.
+    /// Returns a restarted life, because the clock was set forward, or the Engine was away.
     pub(super) fn anew(since: Timestamp) -> Self {
         Self {
             anew: true,
@@ -58,7 +58,7 @@ impl Life {
         }
     }
 
-    /// Takes in what a status says at that time.
+    /// Processes a status that was observed at that time.
     #[must_use]
     pub fn seen(mut self, status: &PodStatus, now: Timestamp) -> Self {
         for container in container_statuses(status) {
@@ -78,8 +78,8 @@ impl Life {
         self
     }
 
-    /// Since when the pod is ready, if it is: not before that was seen, where the clock was set back, nor
-    /// before the clock was set forward, or the Engine was back.
+    /// Since when the pod is ready, if it is: not before that was observed, if the clock was set back,
+    /// nor before the clock was set forward, or the Engine was back.
     pub fn ready_since(&self, status: &PodStatus) -> Option<Timestamp> {
         let ready = ready_since(status)?;
         let ahead = self.ready_ahead.filter(|(ahead, _)| *ahead == ready);
@@ -91,9 +91,9 @@ impl Life {
         })
     }
 
-    /// Whether the instance before the present one belongs to an earlier life. A status has whole
-    /// seconds: of a revision that ran before, an instance that was started in the second in which this
-    /// life began counts as one of the life before.
+    /// Whether the instance before the current one belongs to an earlier life. A status has whole
+    /// seconds: if the revision ran before, an instance that was started in the second in which this
+    /// life began counts as one of the earlier life.
     fn is_first_instance(&self, container: &ContainerStatus) -> bool {
         let last = container.last_state.as_ref();
         let last = last.and_then(|state| state.terminated.as_ref());
@@ -104,7 +104,7 @@ impl Life {
         })
     }
 
-    /// The number of times that a container was restarted in this life.
+    /// The number of restarts of a container in this life.
     pub fn restarts(&self, container: &ContainerStatus) -> i32 {
         let before = self.before.get(&container.name).copied().unwrap_or(0);
         container.restart_count.saturating_sub(before).max(0)

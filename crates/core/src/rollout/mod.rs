@@ -1,5 +1,5 @@
-//! Rollouts: the newest revision of a static pod is prepared while the one before runs on, takes
-//! its place, and is judged; one that fails is replaced by the last healthy one.
+//! Rollouts: the newest revision of a static pod is prepared while the previous one runs, replaces it,
+//! and is judged; one that fails is replaced by the last healthy one.
 //!
 //! ```text
 //! edit ─► prepare (old runs) ─► switch ─► judge ─► healthy
@@ -8,12 +8,12 @@
 //!         held: old runs on             restore: the healthy revision runs
 //! ```
 //!
-//! Under `StartFirst` the newest revision is judged while it runs beside the one before, whose place
-//! it takes once it is healthy; one that fails is stopped, and nothing else has happened.
+//! Under `StartFirst` the newest revision is judged while it runs beside the previous one, which it
+//! replaces once it is healthy; if it fails, it is stopped, and nothing else changes.
 //!
-//! A *revision* is what a manifest wants of one pod, identified by the pod's UID, a hash of what its
-//! author wrote. Decisions take the [`History`] of one pod's revisions and what is seen of the pod,
-//! and return a new history; the caller keeps it on disk.
+//! A *revision* is one version of a pod's manifest, identified by the pod's UID, a hash of its author's
+//! text. Decisions take the [`History`] of one pod's revisions and the observed state of the pod, and
+//! return a new history; the caller stores it on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ pub struct Cause {
     pub reason: Arc<str>,
     /// One sentence.
     pub message: Arc<str>,
-    /// The field of the pod that it is about, where there is one.
+    /// The field of the pod that caused it, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<Arc<str>>,
 }
@@ -108,12 +108,11 @@ pub enum Preparation {
 pub struct View<'a> {
     /// Its status, once there is one.
     pub status: Option<&'a core::PodStatus>,
-    /// Why it last lost a container to its liveness or startup probe, if it did.
+    /// Why its liveness or startup probe last stopped a container, if it did.
     pub failed_probe: Option<&'a str>,
     /// The failures of its probes and hooks, oldest first.
     pub troubles: &'a [Trouble],
-    /// Its deadline counts from then on at the earliest: before, the agent couldn't start it. No later
-    /// than the present.
+    /// The earliest start of its deadline: before, the agent couldn't start it. Not in the future.
     pub counts_from: Timestamp,
 }
 
@@ -130,14 +129,13 @@ pub struct Input<'a> {
     pub beside: View<'a>,
     /// How far the newest revision is prepared.
     pub preparation: &'a Preparation,
-    /// Whether the other pods of its workload leave it to be updated now.
+    /// Whether the other pods of its workload allow its update now.
     pub turn: &'a Turn,
-    /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
+    /// Whether a failed revision is replaced by the healthy one, unless the pod sets otherwise.
     pub restore: bool,
-    /// Why the healthy one could not be started in the place of the current one, if another pod has its
-    /// host port.
+    /// Why the healthy one could not replace the current one, if another pod has its host port.
     pub restore_waits: Option<&'a Cause>,
-    /// Whether the Engine is away: nothing is judged meanwhile, as nothing can become ready.
+    /// Whether the Engine is away: nothing is judged meanwhile, because nothing can become ready.
     pub engine_away: bool,
     /// The present time.
     pub now: Timestamp,
@@ -146,22 +144,23 @@ pub struct Input<'a> {
 /// Progress of the target revision: the newest one, or the one named by an undo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// It runs, and nothing is to be judged any more.
+    /// It runs, and doesn't have to be judged any more.
     Settled,
     /// It is being prepared; the one before runs on.
     Preparing,
     /// It can't be prepared; the one before runs on.
     Held(Cause),
-    /// Other pods of its workload come first; the one before runs on.
+    /// Other pods of its workload are updated first; the previous revision keeps running.
     Waiting(Cause),
     /// Rollouts are paused; the one before runs on.
     Paused,
     /// It runs, and is judged.
     Judging,
-    /// It took another's place, failed, and runs on: no healthy one is known, its host port is another
-    /// pod's now, or a restore is declined.
+    /// It replaced another, failed, and keeps running: no healthy one is known, another pod has its
+    /// host port now, or a restore is declined.
     Failed(Cause),
-    /// It is the pod's first revision, and has failed so far. It runs on, as there is no older one.
+    /// It is the pod's first revision, and has failed so far. It keeps running, because there is no
+    /// older one.
     FirstFailed(Cause),
     /// It failed its judgement; the last healthy one runs.
     Restored(Cause),
@@ -172,16 +171,16 @@ pub enum Phase {
 pub enum Change {
     /// The newest revision starts beside another.
     StartedBeside,
-    /// The newest revision passed its judgement beside another, and takes its place.
+    /// The newest revision was judged healthy beside another, and replaces it.
     HandedOver,
     /// The newest revision takes the place of another.
     Switched,
     /// The newest revision passed its judgement.
     Succeeded,
-    /// The newest revision failed, or the node has refused it, and the healthy one takes its place.
+    /// The newest revision failed, or the node has refused it, and the healthy one replaces it.
     Restored,
-    /// The current revision, which is not the newest any more, failed, or the node has refused it, and the
-    /// healthy one takes its place.
+    /// The current revision, which is no longer the newest, failed, or the node has refused it, and the
+    /// healthy one replaces it.
     FellBack,
 }
 
@@ -200,13 +199,12 @@ pub struct Decision {
 
 /// Decides which revision of a static pod runs.
 ///
-/// The newest one, or the one that an undo asked for, takes the place of another only once it is
-/// prepared; while it can't be, or rollouts are paused, the other runs on. It is judged where a
-/// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. A
-/// revision that runs is judged also after a newer edit, until that edit takes its place. What failed
-/// is not tried again until its source wants something else; nothing is judged after a restore. What the
-/// node has refused never ran: the healthy one takes its place, and it is tried again as soon as the node
-/// would take it, or after a while.
+/// The newest one, or the one selected by an undo, replaces another only once it is prepared; while it
+/// can't be, or rollouts are paused, the other keeps running. It is judged if there is a healthy one to
+/// roll back to; under `StartFirst`, before it replaces the other. A running revision is still judged
+/// after a newer edit, until that edit replaces it. A failed revision is not retried until its source
+/// changes; nothing is judged after a restore. A revision that the node has refused never ran: the
+/// healthy one replaces it, and it is retried as soon as the node would accept it, or after a while.
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();
@@ -253,8 +251,8 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
 
 type Step = (Phase, Option<Change>, Option<Duration>);
 
-/// Notes that the current revision, which was judged healthy while it ran, has done its work. An edit may
-/// take its place in the same decision, and must not go back to it.
+/// Records that the current revision, which was judged healthy while it ran, has completed its work. An
+/// edit may replace it in the same decision, and must not roll back to it.
 fn take_end(history: &mut History, input: &Input<'_>) {
     let looked_at = !history.stopped && !input.engine_away;
     let status = input.current.status.filter(|_| looked_at);
@@ -316,8 +314,8 @@ fn instead_of(
     }
 }
 
-/// The target, `pod` with UID `uid`, runs beside the current revision. That one has never stopped,
-/// so nothing of it is judged.
+/// Judges the target, `pod` with UID `uid`, which runs beside the current revision. The current one has
+/// never stopped, so it is not judged.
 fn judge_beside(
     history: &mut History,
     uid: &PodUid,
@@ -358,7 +356,7 @@ fn judge_beside(
     (Phase::Settled, Some(Change::HandedOver), None)
 }
 
-/// Why the node has refused a pod that therefore never ran, if it has.
+/// Why the node has refused a pod, which therefore never ran, if it has.
 pub fn rejected(status: &core::PodStatus) -> Option<Cause> {
     let failed = status.phase.as_deref() == Some("Failed");
     let message = status.message.as_deref().filter(|_| failed)?;
@@ -472,8 +470,8 @@ fn unrestored(cause: Cause, waits: &Cause) -> Cause {
     }
 }
 
-/// The phase of a revision that failed and runs on, as a kubelet's would: it may still come right.
-/// A first one took nobody's place: it is no problem of a rollout.
+/// The phase of a revision that failed and keeps running, as a kubelet's would: it may still recover. A
+/// first one replaced no other: that is not a problem of a rollout.
 fn fails_on(history: &History, cause: Cause) -> Phase {
     if history.revisions.len() > 1 {
         Phase::Failed(cause)

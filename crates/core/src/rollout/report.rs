@@ -1,4 +1,4 @@
-//! The outcome of a decision: the pods to run, and the report of the rollout for people.
+//! The outcome of a decision: the pods to run, and the report of the rollout for users.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const RETRIED: &str =
     "correct the manifest or remove the cause; mirrorlet then retries automatically";
 
 impl Decision {
-    /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
+    /// The pod to run: the newest revision, or the one that runs in its place, with the problems.
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
         let report = self.report(wanted);
         let problem = report.as_ref().and_then(|report| {
@@ -92,8 +92,8 @@ impl Decision {
         }
     }
 
-    /// How the rollout is told to people; none where the newest revision runs, is not judged, and
-    /// the next one wouldn't be kept back.
+    /// The report of the rollout for users; none if the newest revision runs, is not judged, and the
+    /// next one wouldn't be held back.
     fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
         let history = &self.history;
         let (running, target) = (history.current()?, history.target()?);

@@ -8,13 +8,13 @@ use crate::api::Pod;
 /// Prefix of our annotations.
 pub const ANNOTATION_PREFIX: &str = "mirrorlet.dev/";
 
-/// The annotation that says in which order revisions change places.
+/// The annotation with the order in which a new revision replaces the old one.
 pub const ROLLOUT: &str = "mirrorlet.dev/rollout";
 const SHARE_VOLUMES: &str = "mirrorlet.dev/rollout-share-volumes";
 const RESTORE: &str = "mirrorlet.dev/rollout-restore";
-/// The annotation that says how long a revision has to be ready.
+/// The annotation with the time for which a revision must be ready.
 pub const MIN_READY_SECONDS: &str = "mirrorlet.dev/min-ready-seconds";
-/// The annotation that says within what time a revision has to be healthy.
+/// The annotation with the time within which a revision must become healthy.
 pub const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-seconds";
 const MAX_RESTARTS: &str = "mirrorlet.dev/max-restarts";
 
@@ -43,20 +43,20 @@ pub enum RolloutStrategy {
     StartFirst,
 }
 
-/// How a pod's revisions take one another's place and are judged.
+/// How a pod's revisions replace each other and are judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// In which order they change places.
     pub strategy: RolloutStrategy,
-    /// Whether two of them may write to the same volume at a time.
+    /// Whether two of them may write to the same volume at the same time.
     pub share_volumes: bool,
-    /// Whether one that fails is replaced by the last healthy one; none where the pod doesn't say.
+    /// Whether a failed one is replaced by the last healthy one; none if the pod doesn't set it.
     pub restore: Option<bool>,
-    /// How long it has to be ready without a restart.
+    /// How long it must be ready without a restart.
     pub min_ready: Duration,
-    /// Within what time it has to be healthy.
+    /// The time within which it must become healthy.
     pub progress_deadline: Duration,
-    /// With which restart of one container it has failed.
+    /// The number of restarts of one container with which it has failed.
     pub max_restarts: i32,
 }
 
@@ -74,7 +74,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the settings of a pod; one that is missing or wrong has its default.
+    /// Returns the settings of a pod, with defaults for missing or invalid ones.
     pub fn of(pod: &Pod) -> Self {
         let mut settings = Self::default();
         for (key, value) in pod.metadata.annotations.iter().flatten() {
@@ -83,10 +83,10 @@ impl Settings {
         settings
     }
 
-    /// Takes in one annotation.
+    /// Applies one annotation.
     ///
     /// # Errors
-    /// Its value is none that it can have; the words say what it has to be.
+    /// Its value is invalid; the message describes a valid one.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         const BOOLEAN: &str = "must be \"true\" or \"false\"";
         const SECONDS: &str = "must be a whole number of seconds";

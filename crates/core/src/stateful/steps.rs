@@ -1,4 +1,4 @@
-//! In which order pods of a `StatefulSet` would start and stop, if each became Ready.
+//! The order in which pods of a `StatefulSet` would start and stop, if each became Ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use crate::api::Timestamp;
 use crate::small::SmallCollect;
 
 /// The order in which pods start and stop: the ordinals of each step. A step begins once the pods of
-/// those before are Ready, or have stopped.
+/// earlier steps are Ready, or have stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Steps {
     /// The pods that start.
@@ -16,8 +16,7 @@ pub struct Steps {
     pub stops: Vec<Vec<i32>>,
 }
 
-/// Decides in which order pods of a set start and stop, by [`turns`], where there are pods of these
-/// ordinals.
+/// Computes the order in which pods of a set start and stop, using [`turns`], if these ordinals exist.
 pub fn steps(set: &StatefulSet, there: &BTreeSet<i32>) -> Steps {
     // Ready for longer than anybody waits.
     let (ready, now) = (Member::Started(Some(Timestamp::MIN)), Timestamp::MAX);

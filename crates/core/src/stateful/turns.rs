@@ -10,16 +10,16 @@ use super::StatefulSet;
 use crate::api::Timestamp;
 use crate::clock;
 
-/// The state of a pod of a `StatefulSet` of which there is something.
+/// The state of a pod of a `StatefulSet` that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Member {
-    /// It was started, and is Running and Ready since then, if it is.
+    /// It was started, and is Running and Ready since that time, if it is.
     Started(Option<Timestamp>),
     /// It is being stopped.
     Stopping,
 }
 
-/// The condition that a pod waits for, with the ordinal of the pod that has to meet it.
+/// The condition that a pod waits for, with the ordinal of the pod that must meet it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// It is not Running and Ready.
@@ -51,19 +51,19 @@ impl Wait {
 pub struct Turns {
     /// The pods that are to be there now.
     pub runs: BTreeSet<i32>,
-    /// The pods that don't start yet, or don't stop yet, and why.
+    /// The pods that don't start yet, or don't stop yet, with the reasons.
     pub waits: BTreeMap<i32, Wait>,
     /// When to decide again though nothing happens.
     pub look_again: Option<Duration>,
 }
 
-/// Decides which pods of a `StatefulSet` are to be there now.
+/// Decides which pods of a `StatefulSet` must exist now.
 ///
-/// A pod that was started stays, as long as the document wants it. In order, a pod starts once all
-/// before it are Running and Ready, for `minReadySeconds`, and nothing of an earlier one of its name
-/// is left. Pods that the document does not want any more stop from the last one on, each once the
-/// one before has stopped and all that stay are Running and Ready, for as long. Upstream also waits for a
-/// pod that is to stop, where it isn't the first one that is not Ready; here it stops.
+/// A started pod stays as long as the document includes it. In order, a pod starts once all before it
+/// are Running and Ready, for `minReadySeconds`, and nothing of an earlier pod with its name is left.
+/// Excess pods stop from the last one on, each once the previous one has stopped and all that stay are
+/// Running and Ready, for as long. Upstream also waits before it stops an excess pod that is not the
+/// first one that is not Ready; here it stops.
 pub fn turns(set: &StatefulSet, members: &BTreeMap<i32, Member>, now: Timestamp) -> Turns {
     let mut turns = Turns::default();
     if !set.ordered {
@@ -97,7 +97,7 @@ pub fn turns(set: &StatefulSet, members: &BTreeMap<i32, Member>, now: Timestamp)
     turns
 }
 
-/// Keeps the pods that are not wanted any more, but for the one whose turn it is.
+/// Keeps the excess pods, except for the one whose turn it is.
 fn stop(
     set: &StatefulSet,
     members: &BTreeMap<i32, Member>,
@@ -126,7 +126,7 @@ fn stop(
     }
 }
 
-/// The condition that a started pod has to meet before the next one may start.
+/// The condition that a started pod must meet before the next one may start.
 fn unavailable(
     set: &StatefulSet,
     ordinal: i32,

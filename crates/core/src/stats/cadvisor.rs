@@ -1,12 +1,11 @@
-//! The response of `/metrics/cadvisor`: the families that dashboards read, under the labels that a
-//! kubelet gives them. Sandboxes are there as container `POD`, as they are with a kubelet on
-//! Docker; pods with a cgroup of their own, parts of the system, and the machine as `/` have no
-//! container.
+//! The response of `/metrics/cadvisor`: the families that dashboards read, with the labels of a
+//! kubelet. Sandboxes are included as container `POD`, as with a kubelet on Docker; pods with a cgroup
+//! of their own, parts of the system, and the machine as `/` have no container.
 //!
-//! Left out of cAdvisor's families: those that are always 0 on a container
-//! (`container_cpu_load_average_10s`, `container_tasks_state`, the kernel's disk queues), those
-//! that cost a look at every file of every process (`container_file_descriptors`,
-//! `container_sockets`), and `container_ulimits_soft`.
+//! cAdvisor's families that are left out: those that are always 0 for a container
+//! (`container_cpu_load_average_10s`, `container_tasks_state`, the kernel's disk queues), those that
+//! require reading every file of every process (`container_file_descriptors`, `container_sockets`), and
+//! `container_ulimits_soft`.
 //!
 //! Upstream: cAdvisor's `metrics/prometheus.go` and `metrics/prometheus_machine.go`;
 //! `containerPrometheusLabelsFunc` of `pkg/kubelet/server/server.go`.
@@ -109,7 +108,7 @@ struct Series<'a> {
     rootfs: Option<&'a Disk>,
 }
 
-/// The page made of a look; none when the machine could not be looked at.
+/// The response for a reading; none if the machine could not be read.
 pub fn render(reading: Option<&Reading>) -> String {
     let mut page = Page::default();
     if let Some(reading) = reading {
@@ -192,7 +191,7 @@ fn of_container<'a>(
     }
 }
 
-/// The labels of a series; all of a family have the same, empty where they say nothing.
+/// The labels of a series; all of a family have the same, empty if they don't apply.
 fn names(id: &str, [name, image, container, pod, namespace]: [&str; 5]) -> String {
     labels(&[
         ("container", container),

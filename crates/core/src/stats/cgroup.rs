@@ -1,4 +1,4 @@
-//! The files of a cgroup, of version 1 and 2, as values.
+//! Parses the files of a cgroup, of version 1 and 2.
 //!
 //! Both versions are in one file: each figure is read from one or the other, side by side.
 //!
@@ -8,10 +8,10 @@
 use super::weight;
 
 /// Length of a tick in nanoseconds, in which version 1 counts user and system time: the kernel's
-/// `USER_HZ` is 100 on every machine there is a Docker Engine for.
+/// `USER_HZ` is 100 on every platform of the Docker Engine.
 pub const TICK_NANOS: u64 = 10_000_000;
 
-/// A limit above this is none: the kernel rounds its own greatest number down to a page.
+/// A limit above this means unlimited: the kernel rounds its maximum down to a page.
 pub const UNLIMITED: u64 = 1 << 62;
 
 /// The cgroup version of the machine.
@@ -53,11 +53,11 @@ pub trait Files {
 pub struct Cpu {
     /// All of it, in nanoseconds.
     pub usage_nanos: u64,
-    /// Outside the kernel; in version 1 only [`Detail`]ed looks know.
+    /// Outside the kernel; in version 1 only for [`Detail`]ed readings.
     pub user_nanos: u64,
-    /// In the kernel; in version 1 only [`Detail`]ed looks know.
+    /// In the kernel; in version 1 only for [`Detail`]ed readings.
     pub system_nanos: u64,
-    /// How often it was held back; none without a quota.
+    /// How often it was throttled; none without a quota.
     pub throttling: Option<Throttling>,
 }
 
@@ -66,7 +66,7 @@ pub struct Cpu {
 pub struct Throttling {
     /// Periods that passed.
     pub periods: u64,
-    /// Periods in which it was held back.
+    /// Periods in which it was throttled.
     pub throttled: u64,
     /// How long, in nanoseconds.
     pub nanos: u64,
@@ -89,7 +89,7 @@ pub struct Memory {
     pub active_file: u64,
     /// Files not used of late.
     pub inactive_file: u64,
-    /// Memory of the kernel's own; only version 2 reports it here.
+    /// Kernel memory; only version 2 reports it here.
     pub kernel: u64,
     /// Swapped memory.
     pub swap: u64,
@@ -99,7 +99,7 @@ pub struct Memory {
     pub page_faults: u64,
     /// Page faults that read from a disk.
     pub major_page_faults: u64,
-    /// The most it may use; none when that is not limited.
+    /// Its limit; none if it is unlimited.
     pub limit: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl Memory {
         Some(self.swap_limit?.saturating_sub(self.swap))
     }
 
-    /// Both together; a limit only where both have one.
+    /// The sum of both; with a limit only if both have one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let both = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
@@ -175,7 +175,7 @@ pub struct Detail {
     pub memory_limit: u64,
     /// Limit of memory and swap (version 1) or of swap; 0 for none.
     pub swap_limit: u64,
-    /// Memory it is left with under pressure; 0 for none.
+    /// Memory reservation under pressure; 0 for none.
     pub memory_reservation: u64,
     /// Most memory used so far.
     pub memory_max_usage: u64,
@@ -191,11 +191,11 @@ pub struct Detail {
     pub threads_max: u64,
     /// Disk traffic by device.
     pub io: Vec<Io>,
-    /// Waits for the processor, memory and disks; version 2 alone has them.
+    /// Pressure stall times of CPU, memory and I/O; only in version 2.
     pub pressure: Option<[Pressure; 3]>,
 }
 
-/// The only number of a text; none for `max` and for what is no number.
+/// The number in a text with one; none for `max` and anything else.
 pub fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -217,7 +217,7 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
     pairs(text).find_map(|(name, value)| (name == key).then_some(value))
 }
 
-/// Processor time. `detailed` asks version 1 for more than the sum.
+/// CPU time. With `detailed`, version 1 reads more than the total.
 pub fn cpu(version: Version, files: &mut impl Files, detailed: bool) -> Option<Cpu> {
     match version {
         Version::V2 => files.read(Controller::Cpu, "cpu.stat").and_then(cpu_v2),
@@ -264,7 +264,7 @@ fn throttling(text: &str) -> Option<Throttling> {
     })
 }
 
-/// Memory, the same formulas as cAdvisor's and the Docker client's.
+/// Memory, by the same formulas as cAdvisor's and the Docker client's.
 pub fn memory(version: Version, files: &mut impl Files) -> Option<Memory> {
     let mut memory = Memory::default();
     match version {
@@ -333,7 +333,7 @@ pub fn processes(files: &mut impl Files) -> Option<u64> {
     u64::try_from(pids.lines().count()).ok()
 }
 
-/// The first process of the cgroup; none when it has none, or none that we can see.
+/// The first process of the cgroup; none if it has none, or none that is visible.
 pub fn first_process(files: &mut impl Files) -> Option<u32> {
     let pids = files.read(Controller::Memory, "cgroup.procs")?;
     let first = pids.lines().next()?.parse::<u32>().ok();

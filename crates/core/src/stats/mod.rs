@@ -1,9 +1,9 @@
-//! Resource usage of pods and their node: from the kernel's texts to values, and from values to
-//! what a kubelet serves.
+//! Resource usage of pods and their node: from the kernel's texts to values, and from values to a
+//! kubelet's responses.
 //!
-//! [`cgroup`] and [`proc`] read texts, [`Reading`] is what was read at one look, [`summary`],
-//! [`resource`] and [`cadvisor`] are the three forms it is served in, [`top`] is the form for people. Who reads the files is
-//! `crate::stats`.
+//! [`cgroup`] and [`proc`] parse texts, [`Reading`] is the result of one reading, [`summary`],
+//! [`resource`] and [`cadvisor`] are its three response formats, [`top`] is the form for users.
+//! `crate::stats` reads the files.
 //!
 //! Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`,
 //! `pkg/kubelet/metrics/collectors/resource_metrics.go`, and cAdvisor, which does the reading there.
@@ -37,7 +37,7 @@ pub enum Scope {
     CpuAndMemory,
     /// Networks, disks and processes as well.
     Everything,
-    /// The values that only dashboards ask for, besides: throttling, disk traffic, limits.
+    /// In addition, the values that only dashboards use: throttling, disk traffic, limits.
     Detailed,
 }
 
@@ -48,8 +48,8 @@ pub struct Usage {
     pub time: Timestamp,
     /// Its processor time; none where that isn't counted.
     pub cpu: Option<Cpu>,
-    /// How much of the processors it used between this look and the one before, in billionths of
-    /// a core; none at the first look.
+    /// CPU usage between this reading and the previous one, in billionths of a core; none at the first
+    /// reading.
     pub nano_cores: Option<u64>,
     /// Its memory; none where that isn't counted.
     pub memory: Option<Memory>,
@@ -60,16 +60,16 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Whether it has used processors and memory both: a container of which one is still 0 has
-    /// only just begun, and `metrics-server` would drop its whole pod for it.
+    /// Whether both its CPU and memory usage are above 0: a container that has just started may still
+    /// have 0, and `metrics-server` would drop its whole pod for that.
     pub fn has_begun(&self) -> bool {
         self.cpu.is_some_and(|cpu| cpu.usage_nanos > 0)
             && self.memory.is_some_and(|memory| memory.working_set > 0)
     }
 }
 
-/// Rate between two readings of a growing number of nanoseconds, in billionths of a core.
-/// None when no time passed, or the number has shrunk, as it does with a new cgroup of a name.
+/// Rate between two readings of a counter in nanoseconds, in billionths of a core. None if no time
+/// passed, or the counter decreased, as it does for a new cgroup with the same name.
 ///
 /// Upstream: cAdvisor's `info/v2/conversion.go` (`InstCpuStats`).
 pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64> {
@@ -82,14 +82,14 @@ pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64
     u64::try_from(used * 1_000_000_000 / window).ok()
 }
 
-/// A file system, and how much of it something uses.
+/// A file system, and how much of it is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
     /// When it was looked at.
     #[serde(serialize_with = "summary::whole_seconds")]
     pub time: Timestamp,
-    /// Bytes that others than root can still have.
+    /// Bytes that are available to users other than root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
     /// Its size in bytes.
@@ -146,7 +146,7 @@ pub struct VolumeReading {
     pub name: String,
     /// Its disk usage.
     pub disk: Disk,
-    /// Whether that is ephemeral storage of the pod, rather than memory.
+    /// Whether it is ephemeral storage of the pod, rather than memory.
     pub is_ephemeral: bool,
 }
 
@@ -157,25 +157,25 @@ pub struct PodReading {
     pub name: Arc<str>,
     /// Its namespace.
     pub namespace: Arc<str>,
-    /// Its UID here. That of a static pod is not its mirror's, as with a kubelet.
+    /// Its UID here. For a static pod it is not its mirror's, as with a kubelet.
     pub uid: PodUid,
-    /// When it was started; none while its status doesn't say.
+    /// When it was started; none if its status doesn't contain it.
     pub started_at: Option<Timestamp>,
-    /// Its containers that run, by name: of each the newest.
+    /// Its running containers, by name: the newest of each.
     pub containers: Vec<ContainerReading>,
     /// Its sandbox.
     pub sandbox: Option<ContainerReading>,
-    /// Path of its own cgroup, where it has one.
+    /// Path of its own cgroup, if it has one.
     pub cgroup: Option<String>,
     /// Its resource usage: that of its own cgroup, or the sum over its containers.
     pub usage: Usage,
-    /// Its network; none of one in the host's.
+    /// Its network; none for a pod in the host's.
     pub network: Option<Network>,
     /// Its volumes on this machine's disks.
     pub volumes: Vec<VolumeReading>,
 }
 
-/// A part of the machine beside the pods, for example the Engine.
+/// A part of the machine besides the pods, for example the Engine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SystemReading {
     /// `kubelet`, `runtime` or `pods`.

@@ -1,8 +1,8 @@
-//! The possible cgroups of a container, without asking the Engine.
+//! The possible cgroups of a container, without a call to the Engine.
 //!
-//! An Engine names it after the container's id: `<parent>/<id>` where the driver is cgroupfs, and
-//! `<parent>/docker-<id>.scope` where it is systemd. The parent is the pod's own, where the agent
-//! gives pods cgroups, else the Engine's.
+//! The Engine names it after the container's id: `<parent>/<id>` with the driver cgroupfs, and
+//! `<parent>/docker-<id>.scope` with systemd. The parent is the pod's own, if the agent gives pods
+//! cgroups, otherwise the Engine's.
 
 use crate::api::PodUid;
 use crate::resources::{QosClass, pod_cgroup, slice_name};
@@ -10,8 +10,8 @@ use crate::resources::{QosClass, pod_cgroup, slice_name};
 /// Parents that Engines use when they are given none.
 const ENGINE_PARENTS: [&str; 2] = ["docker", "system.slice"];
 
-/// Directories of a container's cgroup, below the root of a hierarchy, likeliest first. `root` is
-/// the cgroup that the agent keeps pods in, or empty.
+/// Paths of a container's cgroup, below the root of a hierarchy, likeliest first. `root` is the agent's
+/// parent cgroup for pods, or empty.
 pub fn candidates(root: &str, class: Option<QosClass>, uid: &PodUid, id: &str) -> Vec<String> {
     let mut all: Vec<String> = pod_parents(root, class, uid)
         .into_iter()
@@ -23,7 +23,7 @@ pub fn candidates(root: &str, class: Option<QosClass>, uid: &PodUid, id: &str) -
     all
 }
 
-/// Directories of a pod's own cgroup, below the root of a hierarchy.
+/// Paths of a pod's own cgroup, below the root of a hierarchy.
 pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<String> {
     let classes = class.map_or_else(|| QosClass::ALL.to_vec(), |class| vec![class]);
     classes
@@ -33,8 +33,7 @@ pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<Str
         .collect()
 }
 
-/// Directories that the cgroup at that path has under either driver, below the root of a
-/// hierarchy: cgroupfs, systemd.
+/// Paths of the cgroup under either driver, below the root of a hierarchy: cgroupfs, systemd.
 pub fn directories(parts: &[String]) -> [String; 2] {
     [parts.join("/"), slices(parts)]
 }
@@ -47,7 +46,7 @@ fn slices(parts: &[String]) -> String {
     names.join("/")
 }
 
-/// Directories that a container's cgroup in that parent has under either driver.
+/// Paths of a container's cgroup in that parent under either driver.
 pub fn names(parent: &str, id: &str) -> [String; 2] {
     [
         format!("{parent}/{id}"),
@@ -55,7 +54,7 @@ pub fn names(parent: &str, id: &str) -> [String; 2] {
     ]
 }
 
-/// The container whose cgroup a directory of that name is, as far as the name says.
+/// The container of a cgroup with that directory name, according to the name.
 pub fn container_of(directory: &str) -> Option<&str> {
     let id = directory
         .strip_prefix("docker-")

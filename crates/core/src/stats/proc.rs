@@ -36,7 +36,7 @@ pub struct Traffic {
     pub dropped: u64,
 }
 
-/// Interfaces of a `net/dev`. Lines that aren't as they should be are left out.
+/// Parses the interfaces in a `net/dev`. Invalid lines are skipped.
 pub fn interfaces(net_dev: &str) -> Vec<Interface> {
     net_dev.lines().skip(2).filter_map(interface).collect()
 }
@@ -69,7 +69,7 @@ fn interface(line: &str) -> Option<Interface> {
     })
 }
 
-/// Processor time of the machine, and when it was booted, of a `/proc/stat`.
+/// Parses the CPU time of the machine and its boot time from a `/proc/stat`.
 pub fn stat(text: &str) -> Option<(Cpu, Timestamp)> {
     let all = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Option<Vec<u64>> = all
@@ -107,7 +107,7 @@ pub fn meminfo(text: &str) -> BTreeMap<&str, u64> {
         .collect_map()
 }
 
-/// Memory of the machine, of a `/proc/meminfo` and a `/proc/vmstat`.
+/// Parses the memory of the machine from a `/proc/meminfo` and a `/proc/vmstat`.
 ///
 /// Upstream: `statsFromMeminfo` of `github.com/opencontainers/cgroups/fs2`: free memory is what
 /// isn't used, and the page cache counts as used.
@@ -142,7 +142,7 @@ pub fn memory(meminfo: &BTreeMap<&str, u64>, vmstat: &str) -> Option<Memory> {
     })
 }
 
-/// Names of block devices by their numbers, of a `/proc/partitions`.
+/// Parses the names of block devices by their numbers from a `/proc/partitions`.
 pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
     partitions
         .lines()
@@ -154,8 +154,8 @@ pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
         .collect_map()
 }
 
-/// The upper directory of an overlay file system at `/`, of a process's
-/// `/proc/<pid>/mountinfo`; none when its root is of another kind.
+/// The upper directory of an overlay file system at `/`, from a process's `/proc/<pid>/mountinfo`; none
+/// if its root is of another type.
 pub fn upper_dir(mountinfo: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -175,8 +175,8 @@ pub fn upper_dir(mountinfo: &str) -> Option<String> {
     })
 }
 
-/// Path of a process's cgroup in a hierarchy, of its `/proc/<pid>/cgroup`: that of `controller`,
-/// or of version 2 for none.
+/// Path of a process's cgroup in a hierarchy, from its `/proc/<pid>/cgroup`: that of `controller`, or
+/// of version 2 for none.
 pub fn cgroup_of(text: &str, controller: Option<&str>) -> Option<String> {
     text.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -189,8 +189,8 @@ pub fn cgroup_of(text: &str, controller: Option<&str>) -> Option<String> {
     })
 }
 
-/// Threads of the machine, and the most there can be, of `/proc/loadavg`,
-/// `/proc/sys/kernel/pid_max` and `/proc/sys/kernel/threads-max`.
+/// Number of threads of the machine, and its maximum, from `/proc/loadavg`, `/proc/sys/kernel/pid_max`
+/// and `/proc/sys/kernel/threads-max`.
 ///
 /// Upstream: `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`.
 pub fn threads(loadavg: &str, pid_max: &str, threads_max: &str) -> Option<(u64, u64)> {

@@ -1,7 +1,7 @@
 //! The response of `/metrics/resource`, which `metrics-server` reads and `kubectl top` shows.
 //!
-//! `metrics-server` takes a container by its labels alone, and drops a whole pod of which one
-//! container's CPU or memory is 0: a container that has only just begun is left out here.
+//! `metrics-server` identifies a container by its labels alone, and drops a whole pod if one
+//! container's CPU or memory is 0: a container that has just started is left out here.
 //!
 //! Upstream: `pkg/kubelet/metrics/collectors/resource_metrics.go`.
 
@@ -16,7 +16,7 @@ struct Series<'a> {
     started_at: Option<Timestamp>,
 }
 
-/// The page made of a look; none when the machine could not be looked at.
+/// The response for a reading; none if the machine could not be read.
 pub fn render(reading: Option<&Reading>) -> String {
     let mut page = Page::default();
     if let Some(reading) = reading {

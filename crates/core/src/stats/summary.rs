@@ -14,7 +14,7 @@ use crate::api::Timestamp;
 /// Upstream: `pkg/kubelet/stats/helper.go` (`defaultNetworkInterfaceName`).
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// A time as the API writes it: to the second.
+/// A time in the API's format, with whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 pub struct Time(#[serde(serialize_with = "whole_seconds")] pub Timestamp);
 
@@ -174,7 +174,7 @@ pub struct SwapStats {
     swap_usage_bytes: u64,
 }
 
-/// A network: the counters of one interface inline, then all.
+/// A network: the counters of one interface inline, then all interfaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NetworkStats {
     time: Time,
@@ -184,7 +184,7 @@ pub struct NetworkStats {
     interfaces: Vec<InterfaceStats>,
 }
 
-/// An interface; without counters where there is none of that name.
+/// An interface; without counters if none has that name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceStats {
@@ -207,8 +207,8 @@ pub struct VolumeStats {
     name: String,
 }
 
-/// The answer made of a look. A pod without a start time is left out of a whole answer, as
-/// upstream's `ListPodStats` does, and kept where only CPU and memory are asked for.
+/// The response for a reading. A pod without a start time is left out of a complete response, as in
+/// upstream's `ListPodStats`, and kept if only CPU and memory are requested.
 pub fn summary(reading: &Reading, scope: Scope) -> Summary {
     let pods = reading.pods.iter();
     let told = |pod: &&PodReading| scope == Scope::CpuAndMemory || pod.started_at.is_some();

@@ -1,4 +1,4 @@
-//! Prometheus' text format 0.0.4, in which all samples of a family stand together.
+//! Prometheus' text format 0.0.4, in which all samples of a family are grouped.
 
 use std::fmt::{Display, Write as _};
 
@@ -33,7 +33,7 @@ impl Page {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
     }
 
-    /// A family of at most one sample a cgroup, of each its labels and what it uses.
+    /// A family with at most one sample per cgroup, each with its labels and usage.
     pub(super) fn usages<'a>(
         &mut self,
         (name, kind, help): (&str, Kind, &str),
@@ -48,7 +48,7 @@ impl Page {
         }
     }
 
-    /// A sample. `labels` are of [`labels`], `more` besides, both without braces.
+    /// A sample. `labels` are from [`labels`], `more` are additional ones, both without braces.
     pub(super) fn sample(
         &mut self,
         name: &str,

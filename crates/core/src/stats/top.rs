@@ -11,8 +11,8 @@ use crate::api::{Pod, PodUid};
 use crate::resources::{CPU, MEMORY, limit, limit_in, of_pod};
 use crate::spec;
 
-/// The report of a reading; limits are those of the specs of `pods`. Of several versions of a pod it has
-/// the one that `serves`: the others are being stopped, or not judged yet.
+/// The report of a reading; limits are those of the specs of `pods`. Of several versions of a pod it
+/// contains the one that `serves`: the others are being stopped, or not judged yet.
 pub fn top(
     reading: &Reading,
     pods: &BTreeMap<PodUid, Arc<Pod>>,

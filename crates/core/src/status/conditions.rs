@@ -19,7 +19,7 @@ const SCHEDULED: &str = "PodScheduled";
 const RESIZE_PENDING: &str = "PodResizePending";
 const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-/// The condition types a kubelet owns; all others are passed on untouched.
+/// The condition types that a kubelet owns; all others are preserved.
 pub(super) const OWNED: [&str; 7] = [
     READY_TO_START,
     INITIALIZED,
@@ -37,7 +37,7 @@ pub(super) struct View<'a> {
     pub(super) phase: &'static str,
     pub(super) init: &'a [ContainerStatus],
     pub(super) apps: &'a [ContainerStatus],
-    /// The resources that the pod holds as a whole, if it has some of its own.
+    /// The pod-level resources of the pod, if it has some.
     pub(super) resources: Option<&'a ResourceRequirements>,
 }
 
@@ -92,8 +92,8 @@ pub(super) fn conditions(view: &View<'_>) -> Vec<PodCondition> {
         .collect()
 }
 
-/// Says whether all containers are being stopped to be restarted in place: from the exit that asks for
-/// it until the first of them is created again. None where no exit would ask for it.
+/// The condition that all containers are being restarted in place: from the exit that requires it until
+/// the first of them is created again. None if no exit can require it.
 ///
 /// Upstream: `GenerateAllContainersRestartingCondition`, which has it true until all are removed.
 fn all_restarting(view: &View<'_>) -> Option<Value> {
@@ -111,8 +111,8 @@ fn all_restarting(view: &View<'_>) -> Option<Value> {
     })
 }
 
-/// Says that a pod or a container holds other resources than its spec has by now: this node resizes none.
-/// None where nothing waits to be resized; a manifest's pod can't be resized.
+/// The condition that a pod or a container has other resources than its current spec: this node doesn't
+/// resize. None if no resize is pending; a manifest's pod can't be resized.
 ///
 /// Upstream: `handlePodResourcesResize` of `pkg/kubelet/allocation/allocation_manager.go`.
 fn resize_pending(view: &View<'_>) -> Option<Value> {

@@ -21,7 +21,7 @@ const IMAGE_ID: &str = "sha256:";
 const EXIT_CODE_UNKNOWN: i32 = 137;
 /// Reason of such a container.
 const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
-/// Waiting reason of a container whose turn has come.
+/// Waiting reason of a container that is next to be created.
 pub const CONTAINER_CREATING: &str = "ContainerCreating";
 /// Waiting reason of a container in a pod with init containers.
 pub(super) const POD_INITIALIZING: &str = "PodInitializing";
@@ -62,8 +62,7 @@ pub(super) fn app_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus
     statuses
 }
 
-/// Statuses of containers that were added to look into the pod, by name. They have no part in
-/// whether it is ready.
+/// Statuses of ephemeral containers, by name. They don't affect whether the pod is ready.
 pub(super) fn ephemeral_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
     let previous = input.before();
     let previous = previous.and_then(|s| s.ephemeral_container_statuses.as_deref());
@@ -246,9 +245,9 @@ fn user_of(
     known.or_else(|| user(pod, container))
 }
 
-/// Sets the resources of a container. One of the API server keeps those that it had at first, as this node
-/// resizes none; one of a manifest has those of its instance's start while that runs, also where the spec has
-/// changed since.
+/// Sets the resources of a container. One of an API pod keeps its original ones, because this node
+/// doesn't resize; one of a manifest has those of its instance's start while that runs, even if the
+/// spec has changed since.
 fn set_resources(
     input: &StatusInput<'_>,
     status: &mut core::ContainerStatus,
@@ -300,7 +299,7 @@ fn overlay_waiting(input: &StatusInput<'_>, role: Role, status: &mut core::Conta
     status.state = Some(waiting_state(&waiting.reason, &waiting.message));
 }
 
-/// Whether a container is to be started in the next round, as far as its own state says.
+/// Whether a container should be started in the next round, according to its own state.
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`ShouldContainerBeRestarted`).
 fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {

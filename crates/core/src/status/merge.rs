@@ -1,4 +1,4 @@
-//! The API server's status and the computed one → what to write.
+//! Compares the API server's status with the computed one, and decides what to write.
 //!
 //! Upstream: `pkg/kubelet/status/status_manager.go` (`mergePodStatus`, `normalizeStatus`,
 //! `checkContainerStateTransition`) and `pkg/util/pod/pod.go` (`PatchPodStatus`).
@@ -34,7 +34,7 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The inputs of the decision about a status write.
 #[derive(Debug, Clone, Copy)]
 pub struct MergeInput<'a> {
-    /// The object as the API server has it: the pod's own or its mirror.
+    /// The object in the API server: the pod's own or its mirror.
     pub api: &'a Pod,
     /// The pod that `computed` was computed from.
     pub pod: &'a Pod,
@@ -53,7 +53,7 @@ pub enum Merge {
     Same,
     /// The strategic merge patch to send, with the object's UID as its precondition.
     Patch(Value),
-    /// The API object must not have such a status: a container of it has ended for good.
+    /// The API server would refuse the status: a container of the object has ended for good.
     Illegal(String),
 }
 
@@ -64,18 +64,18 @@ pub enum StatusAction {
     Nothing,
     /// Send this strategic merge patch to its status.
     Patch(Value),
-    /// Delete it: it is being deleted, the API server knows that its pod has ended, and nothing
-    /// is left of it here.
+    /// Delete it: it is being deleted, the API server knows that its pod has ended, and nothing of it
+    /// is left here.
     DeleteObject,
-    /// Delete this mirror, so that a new one is made: its pod, or a container of it, has ended for
-    /// good and was started again, and the API server lets neither run again.
+    /// Delete this mirror, so that a new one is created: its pod, or a container of it, has ended for
+    /// good and was started again, which the API server doesn't allow for either.
     DeleteMirror,
     /// Nothing can be done: the API server would refuse the status.
     Illegal(String),
 }
 
-/// Decides what to do about a pod's object. `finished` says that the pod has ended for good, and
-/// that nothing of it runs or is left.
+/// Decides the action for a pod's object. `finished` says that the pod has ended for good, and that
+/// nothing of it runs or is left.
 ///
 /// Upstream: `pkg/kubelet/status/status_manager.go` (`syncPod`, `canBeDeleted`).
 pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
@@ -111,8 +111,8 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> StatusAction {
 }
 
 /// Whether a pod's object may be deleted once its status was written: it is being deleted, the API
-/// server knows that its pod has ended, and nothing is left of it here. What the API server makes
-/// of the rest of the status doesn't count: it may not take all of it.
+/// server knows that its pod has ended, and nothing of it is left here. The rest of the status doesn't
+/// matter: the API server may not accept all of it.
 ///
 /// Upstream: `pkg/kubelet/status/status_manager.go` (`canBeDeleted`).
 pub fn may_delete(object: &Pod, finished: bool) -> bool {
@@ -122,8 +122,8 @@ pub fn may_delete(object: &Pod, finished: bool) -> bool {
     finished && ended && goes && !is_mirror_pod(object)
 }
 
-/// Whether a patch asks for nothing that `sent`, an earlier one, had not asked for. Times of
-/// conditions are not compared: each patch has its own.
+/// Whether a patch contains nothing beyond `sent`, an earlier one. Times of conditions are not
+/// compared: each patch has its own.
 pub fn repeats(patch: &Value, sent: &Value) -> bool {
     match (patch, sent) {
         (Value::Object(patch), Value::Object(sent)) => patch.iter().all(|(key, value)| {
@@ -137,8 +137,8 @@ pub fn repeats(patch: &Value, sent: &Value) -> bool {
     }
 }
 
-/// Whether somebody may wait for the news in a patch of that object: its phase, or that it is
-/// ready or no longer is. The steps between are for those who look closely.
+/// Whether clients may wait for the news in a patch of that object: its phase, or that it became ready
+/// or unready. Other changes can wait.
 pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
     let was_ready = api.status.as_ref().is_some_and(is_ready);
     let conditions = patch
@@ -153,8 +153,8 @@ pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
 
 /// Decides what to write.
 ///
-/// Fields that we don't own stay as the API server has them. A finished pod is never revived, and
-/// finishes only when nothing of it may run. Transition times stay while their condition does.
+/// Fields that we don't own stay as they are in the API server. A finished pod is never revived, and
+/// finishes only if nothing of it may run. Transition times stay while their condition does.
 pub fn merge(input: &MergeInput<'_>) -> Merge {
     let empty = PodStatus::default();
     let old = input.api.status.as_ref().unwrap_or(&empty);
@@ -179,8 +179,8 @@ pub fn merge(input: &MergeInput<'_>) -> Merge {
     Merge::Patch(patch)
 }
 
-/// The patch of a mirror's annotations about a held revision; empty for other objects. They are
-/// written with the status: a node may write nothing else of a pod.
+/// The patch of a mirror's annotations about a held revision; empty for other objects. They are written
+/// with the status: a node may write nothing else of a pod.
 fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
     if !is_mirror_pod(api) {
         return serde_json::Map::new();
@@ -192,8 +192,8 @@ fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
         .collect_object()
 }
 
-/// Whether a finished pod's mirror would have to show a pod that runs again: the static pod was
-/// removed and added again unchanged. Such a mirror must be replaced.
+/// Whether a finished pod's mirror would have to show a pod that runs again: the static pod was removed
+/// and added again unchanged. Such a mirror must be replaced.
 pub fn is_revived(mirror: &Pod, computed: &PodStatus) -> bool {
     let phase_of = |status: &PodStatus| phase::terminal(status.phase.as_deref());
     let finished = mirror.status.as_ref().and_then(phase_of).is_some();

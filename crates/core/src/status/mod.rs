@@ -1,4 +1,4 @@
-//! Observed containers → the API's `PodStatus`.
+//! Converts observed containers to the API's `PodStatus`.
 //!
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`),
 //! `pkg/kubelet/status/generate.go`.
@@ -42,9 +42,9 @@ pub struct StatusInput<'a> {
     pub pod: &'a Pod,
     /// The pod as seen.
     pub observed: &'a PodStatus,
-    /// The status computed last, which keeps restart counts, start time and sticky phases.
+    /// The previous status, which has restart counts, start time and sticky phases.
     pub previous: Option<&'a core::PodStatus>,
-    /// Why containers that are not running wait: back-off, failed pulls, failed starts.
+    /// Why stopped containers wait: back-off, failed pulls, failed starts.
     pub waiting: &'a BTreeMap<Arc<str>, Waiting>,
     /// Results of its probes.
     pub probes: &'a ProbeResults,
@@ -52,7 +52,7 @@ pub struct StatusInput<'a> {
     pub host_ips: &'a [IpAddr],
     /// Whether the pod is being stopped.
     pub terminating: bool,
-    /// Whether the pod is a static one: never forced into a terminal phase by termination.
+    /// Whether the pod is a static one: termination never forces its phase to a terminal one.
     pub is_static: bool,
     /// The present time.
     pub now: Timestamp,
@@ -106,8 +106,8 @@ fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -
         || should_restart(input.pod, container, code)
 }
 
-/// Computes a pod's API status. Equal input gives an equal status; a status computed from itself
-/// stays as it is.
+/// Computes a pod's API status. Equal input gives an equal status; computing it again from itself
+/// changes nothing.
 pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let before = input.before();
     let started = started(input);
@@ -167,8 +167,8 @@ fn own_resources(input: &StatusInput<'_>) -> Option<core::ResourceRequirements> 
     Some(before.unwrap_or(own).clone())
 }
 
-/// When the pod was started: as its status has always said, but no later than its sandboxes say,
-/// which a status didn't know that was made while nothing could be seen; now, for a new one.
+/// When the pod was started: as in its previous status, but no later than its sandboxes show, which a
+/// status that was computed without observations didn't know; now, for a new one.
 fn started(input: &StatusInput<'_>) -> Timestamp {
     let of =
         |status: Option<&core::PodStatus>| status.and_then(|s| s.start_time.as_ref()).map(|t| t.0);
@@ -243,8 +243,8 @@ pub fn one_per_family(seen: &[IpAddr], host_ips: &[IpAddr]) -> Vec<IpAddr> {
         .collect()
 }
 
-/// The pod's addresses: at most one of each family, the node's primary family first. Remembered
-/// when the sandbox is gone; a pod in the host's network has the host's, once and for all.
+/// The pod's addresses: at most one of each family, the node's primary family first. Kept when the
+/// sandbox is gone; a pod in the host's network has the host's, which never change.
 fn pod_ips(input: &StatusInput<'_>) -> Vec<String> {
     let before: Vec<String> = input
         .before()

@@ -8,7 +8,7 @@ use crate::spec;
 
 use super::{StatusInput, runs_again};
 
-/// Not everything that has to start has started.
+/// Not all containers that must start have started.
 pub(super) const PENDING: &str = "Pending";
 /// It runs, or will be restarted.
 pub(super) const RUNNING: &str = "Running";
@@ -17,7 +17,7 @@ pub(super) const SUCCEEDED: &str = "Succeeded";
 /// It ended badly, for good.
 pub(super) const FAILED: &str = "Failed";
 
-/// The phase, if it is one that is never left.
+/// The phase, if it is final.
 pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
     match phase {
         Some("Succeeded") => Some(SUCCEEDED),
@@ -129,7 +129,7 @@ impl Count {
     }
 }
 
-/// The phase of a pod of which nothing runs, and nothing will.
+/// The phase of a pod without running containers, none of which will start.
 pub(super) fn of_ended(apps: &[ContainerStatus]) -> &'static str {
     let has_succeeded =
         |app: &ContainerStatus| seen(apps, &app.name, Role::App) == Seen::Stopped { code: 0 };
@@ -140,7 +140,7 @@ pub(super) fn of_ended(apps: &[ContainerStatus]) -> &'static str {
     }
 }
 
-/// The phase that container statuses give, whatever it was before.
+/// The phase that follows from container statuses, regardless of the previous one.
 pub(super) fn phase(
     input: &StatusInput<'_>,
     init: &[ContainerStatus],

@@ -11,8 +11,8 @@ use crate::spec;
 use super::containers::{POD_INITIALIZING, container_statuses};
 use super::phase;
 
-/// Returns the word that kubectl prints in its STATUS column, and the message that belongs to it:
-/// why the pod isn't simply running, or an empty string.
+/// Returns the word for kubectl's STATUS column, and its message: why the pod isn't simply running, or
+/// an empty string.
 pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
     let mut word = status
         .reason
@@ -105,8 +105,8 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
     }
 }
 
-/// Returns the sentence about a pod with a container that has ended, while `error` keeps it from
-/// being started again; none where no container has ended, or the pod is over.
+/// Returns the message about a pod with an ended container whose restart fails with `error`; none if no
+/// container has ended, or the pod has.
 pub fn ended_and_failing(status: &PodStatus, error: &str) -> Option<String> {
     if phase::terminal(status.phase.as_deref()).is_some() {
         return None;

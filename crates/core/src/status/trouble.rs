@@ -1,4 +1,4 @@
-//! The failures of a pod's probes and hooks, of which a status has no word.
+//! The failures of a pod's probes and hooks, which a status doesn't contain.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub struct Trouble {
     pub message: Arc<str>,
 }
 
-/// Returns why the last attempt of a probe of the running instance of a container failed; `troubles`
-/// has the oldest first.
+/// Returns why the last attempt of a probe of a container's running instance failed; `troubles` has the
+/// oldest first.
 pub fn failed_attempt<'a>(
     troubles: &'a [Trouble],
     container: &ContainerStatus,
@@ -40,7 +40,7 @@ pub fn failed_attempt<'a>(
     newest(troubles, Failed::Probe, &container.name, since)
 }
 
-/// Whether the last instance of a container that ended was stopped for its `postStart` hook.
+/// Whether the last ended instance of a container was stopped because of its `postStart` hook.
 pub fn hook_has_failed(troubles: &[Trouble], container: &ContainerStatus) -> bool {
     let ended = |state: &core::ContainerState| state.terminated.clone();
     let ended = container.last_state.as_ref().and_then(ended);
@@ -62,8 +62,8 @@ fn newest<'a>(
     })
 }
 
-/// Adds what failed to the sentence that belongs to a printed status: the `postStart` hook of a
-/// container that waits after it was stopped, or the probe of one that runs and isn't ready.
+/// Adds the failure to the message of a printed status: of the `postStart` hook of a container that
+/// waits after it was stopped, or of the probe of one that runs and isn't ready.
 pub fn with_troubles(status: &PodStatus, message: String, troubles: &[Trouble]) -> String {
     if is_ready(status) || phase::terminal(status.phase.as_deref()).is_some() {
         return message;

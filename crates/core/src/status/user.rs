@@ -1,8 +1,8 @@
-//! The user and the groups that a container's first process was started with.
+//! The user and the groups of a container's first process.
 //!
-//! Known where the spec decides all of it: with `runAsUser` and `runAsGroup` the Engine adds no groups
-//! of the image's `/etc/group`. Else the image decides, and the Engine doesn't say how; then there is
-//! none, as with a kubelet whose runtime doesn't report it.
+//! They are known if the spec sets them completely: with `runAsUser` and `runAsGroup` the Engine adds
+//! no groups of the image's `/etc/group`. Otherwise the image decides, and the Engine doesn't report
+//! the result; then there is none, as with a kubelet whose runtime doesn't report it.
 //!
 //! Upstream: `convertContainerStatusUser` of `pkg/kubelet/kubelet_pods.go`, from what a CRI runtime
 //! reports. Its groups begin with the primary one.

@@ -1,4 +1,4 @@
-//! The claims that the pods of a workload use, also while it has no pods.
+//! The claims that the pods of a workload use, even while it has no pods.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ pub(super) fn template(workload: &SourceWorkload) -> Option<&Value> {
     workload.key()?.kind.template_in(&workload.document)
 }
 
-/// Returns the claims that the volumes of a workload's template name. Claims that a `StatefulSet` has
-/// for each of its pods are not among them.
+/// Returns the claims in the volumes of a workload's template. Does not include the claims of a
+/// `StatefulSet`'s individual pods.
 pub fn template_claims(workload: &SourceWorkload) -> BTreeSet<ClaimName> {
     let volumes = template(workload)
         .and_then(|template| template.pointer("/spec/volumes"))

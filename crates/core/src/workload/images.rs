@@ -1,4 +1,4 @@
-//! The images that the pods of a workload run, also while it has no pods.
+//! The images that the pods of a workload run, even while it has no pods.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::spec::image_names;
 pub struct NamedImages {
     /// Their names, as they are written there.
     pub names: BTreeSet<String>,
-    /// Whether every source has delivered: the workloads of one that has not may name others.
+    /// Whether every source has delivered: workloads of the others may use more images.
     pub is_complete: bool,
 }
 
 impl NamedImages {
-    /// Returns those of the workloads that the sources deliver now.
+    /// Returns the images of the workloads that the sources currently deliver.
     pub fn of(states: &[Arc<SourceState>]) -> Self {
         let sets = states.iter().filter_map(|state| state.set());
         let workloads = sets.flat_map(|set| &set.workloads);
@@ -30,7 +30,7 @@ impl NamedImages {
     }
 }
 
-/// Returns the images that a workload's template names, as they are written there.
+/// Returns the images in a workload's template, in their original form.
 pub fn template_images(workload: &SourceWorkload) -> BTreeSet<String> {
     let spec = template(workload).and_then(|template| template.get("spec"));
     let pod = Pod {

@@ -13,7 +13,7 @@ crate::words! {
     pub enum WorkloadKind {
         /// A number of equal pods.
         Deployment = "Deployment",
-        /// Pods that each have a name, a place in a row, and storage of their own.
+        /// Pods with a fixed name, an ordinal and storage of their own.
         StatefulSet = "StatefulSet",
         /// One pod on each node.
         DaemonSet = "DaemonSet",
@@ -36,7 +36,7 @@ impl WorkloadKind {
         }
     }
 
-    /// Whether its pods are to run on, rather than to come to an end.
+    /// Whether its pods should keep running, rather than complete.
     pub fn stays(self) -> bool {
         match self {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet => true,
@@ -44,7 +44,7 @@ impl WorkloadKind {
         }
     }
 
-    /// Where its template of pods is in a document, with dots.
+    /// The path of its pod template in a document, with dots.
     pub fn template_path(self) -> &'static str {
         match self {
             Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::Job => "spec.template",
@@ -69,15 +69,15 @@ impl WorkloadKind {
         }
     }
 
-    /// Returns the kind that a word before a name means, as kubectl takes it.
+    /// Returns the kind for a word before a name, as kubectl accepts it.
     pub fn of_word(word: &str) -> Option<Self> {
         let word = word.to_ascii_lowercase();
         let mut kinds = Self::ALL.into_iter();
         kinds.find(|kind| kind.words().contains(&word.as_str()))
     }
 
-    /// Returns the namespace, if one is named, and the value of [`keys::WORKLOAD`] that a text means:
-    /// `deploy/web` is `Deployment/web` in any namespace, `deploy/shop/web` the one in `shop`.
+    /// Returns the optional namespace and the value of [`keys::WORKLOAD`] for a text: `deploy/web` is
+    /// `Deployment/web` in any namespace, `deploy/shop/web` the one in `shop`.
     pub fn named(text: &str) -> Option<(Option<&str>, String)> {
         let (word, rest) = text.split_once('/')?;
         let kind = Self::of_word(word)?;
@@ -98,8 +98,7 @@ pub struct WorkloadKey {
 }
 
 impl WorkloadKey {
-    /// Returns the workload that a pod of a manifest belongs to; none of a pod with a document of
-    /// its own.
+    /// Returns the workload that a pod of a manifest belongs to; none for a pod with its own document.
     pub fn of(pod: &Pod) -> Option<Self> {
         let owner = annotation(&pod.metadata, keys::WORKLOAD)?;
         let namespace = pod.metadata.namespace.as_deref();
@@ -115,7 +114,7 @@ impl WorkloadKey {
         }
     }
 
-    /// Returns the workload that an [`owner`](Self::owner) in a namespace means.
+    /// Returns the workload for an [`owner`](Self::owner) in a namespace.
     pub fn of_owner(namespace: &str, owner: &str) -> Option<Self> {
         let (kind, name) = owner.split_once('/')?;
         let kind = WorkloadKind::ALL.into_iter().find(|k| k.as_str() == kind)?;

@@ -1,5 +1,5 @@
-//! The versions of a workload that the histories of its pods know, as `ReplicaSet`s and
-//! `ControllerRevision`s show them.
+//! The versions of a workload in the histories of its pods, for `ReplicaSet`s and
+//! `ControllerRevision`s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::small::{SmallCollect, SmallSort};
 pub struct WorkloadRevision {
     /// Its number: that of the pod with the lowest number.
     pub number: u64,
-    /// When its document said it first; none of one that no pod has had.
+    /// When its document first had it; none for one that no pod has had.
     pub wanted_at: Option<Timestamp>,
     /// The template as it was written.
     pub template: Arc<Value>,
@@ -37,8 +37,8 @@ pub struct WorkloadRevision {
 }
 
 /// The versions of a workload, oldest first: those of its pod with the lowest number, and that of the
-/// document. Of equal ones, which an undo makes, the newest is there, as upstream's controllers give a
-/// version that comes back the next number.
+/// document. Of equal ones, which an undo creates, only the newest is included, as upstream's
+/// controllers give a version that comes back the next number.
 pub fn revisions<'a>(
     document: &SourceWorkload,
     histories: impl Iterator<Item = &'a History>,

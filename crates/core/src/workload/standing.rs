@@ -1,4 +1,4 @@
-//! How far a workload whose pods stay has come: counts and conditions.
+//! The progress of workloads with permanent pods: counts and conditions.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
@@ -19,7 +19,8 @@ pub struct Progress<'a> {
     pub wanted: u32,
     /// The number that are not being stopped.
     pub live: u32,
-    /// The number that run the version of the document, with the newest objects that are a part of it.
+    /// The number of pods that run the version of the document, with the newest objects that are part
+    /// of it.
     pub updated: u32,
     /// The number that serve.
     pub available: u32,
@@ -28,7 +29,7 @@ pub struct Progress<'a> {
     /// Whether no pod is updated.
     pub paused: bool,
     /// Whether its rollout was complete: every pod that isn't being stopped runs the version of the
-    /// document, which has passed its judgement.
+    /// document, which was judged healthy.
     pub was_complete: bool,
     /// The older version that all its pods run because a user wants it, if there is one.
     pub undone: Option<&'a str>,
@@ -117,25 +118,25 @@ impl DesiredPods {
     }
 }
 
-/// A pod of a workload that is to be there, with what its own report doesn't say.
+/// A wanted pod of a workload, with data that its own report doesn't contain.
 #[derive(Debug, Clone)]
 pub struct Member<'a> {
     /// Its report.
     pub pod: &'a PodReport,
     /// The UID of the manifest whose version runs.
     pub runs: PodUid,
-    /// The hash of the template of which that version is; empty where there is none.
+    /// The hash of that version's template; empty if there is none.
     pub template_hash: &'a str,
-    /// The UID of the manifest that its rollout is about, once there is one. Just after an edit it is
-    /// that of the document before.
+    /// The UID of the manifest in its rollout, once there is one. Just after an edit it is that of the
+    /// previous document.
     pub newest: Option<PodUid>,
-    /// Whether the objects that are a part of the newest version have changed since the version that
-    /// runs, though both are of the same manifest.
+    /// Whether the objects that are part of the newest version have changed since the running version,
+    /// though both are of the same manifest.
     pub config_is_old: bool,
 }
 
 impl<'a> Member<'a> {
-    /// The pod of a report: `runs` is the version that runs, `history` its versions.
+    /// The member for a pod's report: `runs` is the running version, `history` its versions.
     pub fn of(pod: &'a PodReport, runs: &'a SourcePod, history: Option<&History>) -> Self {
         let newest = history.and_then(History::newest_revision);
         let manifest = runs.manifest_uid();
@@ -151,9 +152,9 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The report of a workload that has these pods, and others that wait for their turn: `waits` says
-/// for what. A pod that is being stopped doesn't count, though it is wanted again and starts then.
-/// `clash` says why one of its pods can't run at all.
+/// The report of a workload with these pods, and others that wait for their turn: `waits` has the
+/// reasons. A pod that is being stopped doesn't count, even if it is wanted again and starts later.
+/// `clash` is the reason why one of its pods can't run at all.
 pub fn report(
     document: &SourceWorkload,
     members: &[Member<'_>],
@@ -219,7 +220,7 @@ pub fn report(
     report
 }
 
-/// Whether a text names a workload: `statefulset/web`, `sts/web`, with its namespace,
+/// Whether a text refers to a workload: `statefulset/web`, `sts/web`, with its namespace,
 /// `sts/default/web`, or without its kind, `web` and `default/web`.
 pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
     let is_in = |namespace: Option<&str>| namespace.is_none_or(|one| one == report.namespace);
@@ -233,7 +234,7 @@ pub fn is_named(report: &WorkloadReport, text: &str) -> bool {
 
 /// Every pod runs the version of the document, and is available.
 pub const COMPLETE: &str = "Complete";
-/// Those of lower numbers keep their version, because the document says so.
+/// Pods with lower numbers keep their version because of the document's partition.
 pub const PARTITIONED: &str = "Partitioned";
 /// Pods start or stop.
 pub const SCALING: &str = "Scaling";
@@ -252,8 +253,8 @@ pub const FAILED: &str = "Failed";
 const UNDONE_WORDS: &str =
     "all pods run an older version, because a user ran `mirrorlet rollout undo`";
 
-/// The name of the version of a workload with that template, as upstream's controllers name a
-/// `ReplicaSet` and a `ControllerRevision`: `web-6d4b75cb6d`.
+/// The name of a workload's version with that template, as upstream's controllers name a `ReplicaSet`
+/// and a `ControllerRevision`: `web-6d4b75cb6d`.
 pub fn revision_name(workload: &str, template_hash: &str) -> String {
     format!("{workload}-{}", short_hash(template_hash))
 }
@@ -275,8 +276,8 @@ impl Row<'_> {
         self.document.pods.contains(&member.runs) && !member.config_is_old
     }
 
-    /// Why the version of the document doesn't run: the words about the pod where it failed. A
-    /// version that a newer document has replaced says nothing about that.
+    /// Why the version of the document doesn't run: the message of the pod where it failed. A version
+    /// that a newer document has replaced doesn't count.
     fn failed(&self) -> Option<String> {
         let is_of_document = |member: &&Member<'_>| {
             let newest = member.newest.as_ref();
@@ -346,7 +347,7 @@ impl Row<'_> {
         }
     }
 
-    /// How far a workload without conditions has come, in one word, and what it waits for.
+    /// The progress of a workload without conditions, in one word, and the condition that it waits for.
     fn progress(&self, report: &WorkloadReport, waits: &[String]) -> (&'static str, String) {
         if let Some(first) = waits.first() {
             return (SCALING, first.clone());
@@ -391,7 +392,7 @@ impl Row<'_> {
         is_judged(self.document, member) && !is_first(member)
     }
 
-    /// The words about the pod that is being updated; else about one that waits for its turn.
+    /// The message of the pod that is being updated; otherwise of one that waits for its turn.
     fn under_way(&self, is_due: impl Fn(&Member<'_>) -> bool) -> Option<String> {
         let due = self.members.iter().filter(|member| is_due(member));
         let told = due.map(|member| {
@@ -417,7 +418,7 @@ fn is_paused(member: &Member<'_>) -> bool {
     rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Paused)
 }
 
-/// Whether the version that runs has no verdict yet, and is the pod's first: it took nobody's place.
+/// Whether the running version is not judged yet, and is the pod's first, which replaced no other.
 fn is_first(member: &Member<'_>) -> bool {
     let rollout = member.pod.rollout.as_ref();
     rollout.is_some_and(|rollout| rollout.revision == 1 && is_target_judged(rollout))
@@ -427,8 +428,8 @@ fn is_target_judged(rollout: &RolloutReport) -> bool {
     rollout.phase == RolloutPhase::Judging && rollout.revision == rollout.target
 }
 
-/// Whether the version that runs has to be Ready for longer before it counts: one that took another's
-/// place, or whose document has `minReadySeconds`.
+/// Whether the running version must be Ready for longer before it counts: it replaced another one, or
+/// its document has `minReadySeconds`.
 fn is_judged(document: &SourceWorkload, member: &Member<'_>) -> bool {
     let min_ready = document.document["spec"]["minReadySeconds"].as_i64();
     let counts_at_once = is_first(member) && min_ready.unwrap_or(0) <= 0;
@@ -436,7 +437,7 @@ fn is_judged(document: &SourceWorkload, member: &Member<'_>) -> bool {
     rollout.is_some_and(is_target_judged) && !counts_at_once
 }
 
-/// Whether a pod serves: it is Ready, and isn't a version that has to be so for longer.
+/// Whether a pod serves: it is Ready, and for long enough if its version is judged.
 pub(super) fn is_available(document: &SourceWorkload, member: &Member<'_>) -> bool {
     member.pod.is_ready() && !is_judged(document, member)
 }

@@ -1,4 +1,4 @@
-//! `StatefulSet`s: the identity of each pod, and the claims that go with it.
+//! `StatefulSet`s: the identity of each pod, and its claims.
 //!
 //! Upstream: `pkg/controller/statefulset/stateful_set_utils.go` (`newStatefulSetPod`,
 //! `getPersistentVolumeClaims`, `updateStorage`).
@@ -20,9 +20,9 @@ use crate::rollout::group::{UpdatePolicy, Updates};
 use crate::small::SmallCollect;
 use crate::stateful::StatefulSet;
 
-/// Word for pods that start and stop one after the other.
+/// Value for pods that start and stop one after the other.
 pub(crate) const ORDERED_READY: &str = "OrderedReady";
-/// Word for pods that start and stop all at once.
+/// Value for pods that start and stop all at once.
 pub(crate) const PARALLEL: &str = "Parallel";
 /// Value of an update strategy that waits until a user deletes each pod.
 pub(crate) const ON_DELETE: &str = "OnDelete";
@@ -31,7 +31,7 @@ pub(crate) const RETAIN: &str = "Retain";
 /// Word for claims that are removed.
 pub(crate) const DELETE: &str = "Delete";
 
-/// Returns what a checked document of a key describes, if it is a `StatefulSet`.
+/// Returns the `StatefulSet` in a checked document, if it is one.
 pub(crate) fn stateful_set(key: &WorkloadKey, workload: &Workload) -> Option<StatefulSet> {
     let Workload::StatefulSet(spec) = workload else {
         return None;
@@ -59,7 +59,7 @@ pub(crate) fn stateful_set(key: &WorkloadKey, workload: &Workload) -> Option<Sta
     })
 }
 
-/// How its pods are updated: from the last one on, one at a time unless the document says more.
+/// How its pods are updated: from the last one on, one at a time unless the document sets more.
 ///
 /// Upstream: `updateStatefulSet` of `pkg/controller/statefulset/stateful_set_control.go`.
 pub(super) fn updates(spec: &StatefulSetSpec) -> Updates {
@@ -130,8 +130,8 @@ fn labels(name: String, ordinal: i32) -> [(&'static str, String); 2] {
     ]
 }
 
-/// Gives a pod made of the template of a `StatefulSet` named `set` what makes it the one of that
-/// number, in the pod and in the document that would describe it by itself.
+/// Gives a pod from the template of a `StatefulSet` named `set` the identity of its ordinal, in the pod
+/// and in the document that would describe it by itself.
 pub(crate) fn take_identity(
     spec: &StatefulSetSpec,
     set: &str,
@@ -191,7 +191,7 @@ pub(crate) fn take_identity(
     set_key(described, "volumes", all.into());
 }
 
-/// The places, in a template at `at`, of what [`take_identity`] has given `pod`.
+/// The paths, in a template at `at`, of the fields that [`take_identity`] has set in `pod`.
 pub(crate) fn given(spec: &StatefulSetSpec, pod: &Pod, at: &Path) -> impl Iterator<Item = Path> {
     let labels = [keys::STATEFUL_POD_NAME, keys::POD_INDEX];
     let labels = labels.map(|label| at.dotted("metadata.labels").key(label));

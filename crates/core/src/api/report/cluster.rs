@@ -18,20 +18,20 @@ pub struct ApiReport {
     /// When that began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_since: Option<Timestamp>,
-    /// When the client certificate ends that it is called with; none where that is kept by others.
+    /// The expiry of our client certificate for it; none if the agent doesn't manage one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends: Option<Timestamp>,
-    /// Why that can't be renewed, though it is time; without one, why there is none yet.
+    /// Why the certificate can't be renewed, though it is time, or why there is none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_error: Option<String>,
     /// Since when it rejects the credentials (401), though it is reachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_since: Option<Timestamp>,
-    /// Why the credentials on disk can't be used, or the credential plug-in made none.
+    /// Why the credentials on disk can't be used, or the credential plug-in failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_error: Option<String>,
-    /// The kind of that error; none without one. Agents that don't report it have
-    /// [`CredentialsFault::Replaced`] only.
+    /// The kind of that error; none without an error. Agents that don't report it only have
+    /// [`CredentialsFault::Replaced`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials_fault: Option<CredentialsFault>,
 }
@@ -40,11 +40,11 @@ pub struct ApiReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CredentialsFault {
-    /// The files on disk can't be used, and there are no credentials from before.
+    /// The files on disk can't be used, and there are no earlier credentials.
     Missing,
-    /// The files were replaced by ones that can't be used. Those from before are in use until the agent
+    /// The files were replaced by invalid ones. The earlier credentials are used until the agent
     /// restarts.
     Replaced,
-    /// The credential plug-in made no new ones. It is run again.
+    /// The credential plug-in returned no new ones. It is run again.
     Plugin,
 }

@@ -17,18 +17,18 @@ pub struct ImagesReport {
 pub struct ImageReport {
     /// The Engine's id of it, `sha256:…`.
     pub id: String,
-    /// Its names: by tag, or by digest where it has no tag.
+    /// Its names with a tag, or with a digest if it has no tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// Its size in bytes; layers that images share count with each.
     pub size_bytes: u64,
-    /// When the agent pulled it last; none where it was pulled, built or loaded by others.
+    /// When the agent last pulled it; none if it was pulled, built or loaded by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulled_at: Option<Timestamp>,
     /// The pods that use it, as namespace/name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// The workloads that name it and have no pod that uses it, as `cronjob/default/dump`.
+    /// The workloads that refer to it and have no pod that uses it, as `cronjob/default/dump`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workloads: Vec<String>,
 }

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::PodReport;
 use crate::api::Timestamp;
 
-/// Reason of a Job whose `parallelism` is 0: nothing of it runs, though it isn't suspended as upstream
-/// has that condition.
+/// Reason of a Job with `parallelism` 0: no pod of it runs, though upstream's condition `Suspended`
+/// doesn't hold.
 pub const NO_PARALLELISM: &str = "ParallelismZero";
-/// Reason of a Job that runs no pod before others of it have stopped.
+/// Reason of a Job that waits for its stopping pods before it runs another one.
 pub const PODS_TERMINATING: &str = "PodsTerminating";
 
 /// A Job.
@@ -21,19 +21,19 @@ pub struct JobReport {
     pub name: String,
     /// The file or URL of its document.
     pub source: String,
-    /// The CronJob that it is a run of, if it is one.
+    /// The CronJob that it is a run of, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron_job: Option<String>,
-    /// The number of pods that have to succeed; none where the first success completes the Job.
+    /// The number of pods that have to succeed; none if the first success completes the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completions: Option<u32>,
-    /// The number of its pods that are to run now.
+    /// The number of its pods that should run now.
     pub active: u32,
     /// The number that have succeeded.
     pub succeeded: u32,
     /// The number that have failed.
     pub failed: u32,
-    /// The indexes that have succeeded, as `0,2-4`, where its pods have any.
+    /// The indexes that have succeeded, as `0,2-4`, if its pods are indexed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub completed_indexes: String,
     /// The indexes that have failed for good.
@@ -76,7 +76,7 @@ pub struct CronJobReport {
     pub suspended: bool,
     /// The number of its Jobs that run.
     pub active: u32,
-    /// The last time that was due and for which a Job was started.
+    /// The last due time for which a Job was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_schedule: Option<Timestamp>,
     /// The next time that is due.

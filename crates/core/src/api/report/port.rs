@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::core::ContainerPort;
 
-/// One port of a container. Its text is that of `docker ps`: `127.0.0.1:8080->80/tcp`.
+/// One port of a container, displayed as by `docker ps`: `127.0.0.1:8080->80/tcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortReport {
@@ -17,10 +17,10 @@ pub struct PortReport {
     pub container_port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// The port of the host that leads to it, if any.
+    /// The host port that is forwarded to it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_port: Option<i32>,
-    /// The only address of the host with that port, if it isn't all of them.
+    /// The only host address with that port; none for all addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<String>,
 }

@@ -9,7 +9,7 @@ use crate::api::{Diagnostic, PodUid, Timestamp};
 pub enum RolloutPhase {
     /// It is being prepared; the one before runs.
     Preparing,
-    /// Other pods of its workload are updated first; the one before runs.
+    /// Other pods of its workload are updated first; the previous revision runs.
     Waiting,
     /// It can't be prepared; the one before runs.
     Held,
@@ -17,13 +17,13 @@ pub enum RolloutPhase {
     Judging,
     /// It failed and runs on.
     Failed,
-    /// It failed at another pod of its workload; the last healthy one is to run.
+    /// It failed in another pod of its workload; the last healthy revision is about to run.
     Restoring,
     /// It failed; the last healthy one runs.
     Restored,
     /// It is older than the manifest and runs because of an undo.
     Undone,
-    /// Rollouts are paused; the one before runs, or the newest one where nothing was edited since.
+    /// Rollouts are paused; the previous revision runs, or the newest one if nothing was edited since.
     Paused,
 }
 
@@ -42,7 +42,7 @@ pub struct RolloutReport {
     pub target_uid: PodUid,
     /// Number of the revision in the manifest.
     pub newest: u64,
-    /// Why it doesn't run, in one word; of a first revision that is judged, why it has failed so far.
+    /// Why it doesn't run, in one word; for a first revision that is judged, why it has failed so far.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The same in a sentence.
@@ -51,7 +51,7 @@ pub struct RolloutReport {
     /// When the running revision was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Seconds within which it has to be ready, while it is judged.
+    /// Seconds within which it must become ready, while it is judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u64>,
     /// Whether it has been held for as long as its progress deadline.
@@ -60,7 +60,7 @@ pub struct RolloutReport {
 }
 
 impl RolloutReport {
-    /// Whether the newest revision runs, and rollouts are paused for those to come.
+    /// Whether the newest revision runs, and rollouts of future revisions are paused.
     pub fn is_paused_when_done(&self) -> bool {
         self.phase == RolloutPhase::Paused && self.revision == self.newest
     }
@@ -72,28 +72,27 @@ impl RolloutReport {
 pub struct PlanReport {
     /// The static pods, by namespace and name.
     pub pods: Vec<PlannedPod>,
-    /// The order in which pods of a workload would change, where they would not do so at the same
-    /// time.
+    /// The order of updates of a workload's pods, unless they are all updated at the same time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub orders: Vec<PlannedOrder>,
     /// The Jobs and CronJobs, by kind, namespace and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<PlannedRun>,
-    /// The `ConfigMap`s, Secrets, Services, claims and volumes that would change, by kind, namespace and
-    /// name.
+    /// The `ConfigMap`s, Secrets, Services, claims and volumes that would change, by kind, namespace
+    /// and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<PlannedObject>,
-    /// Problems of the manifests that belong to no pod, and warnings.
+    /// Problems of the manifests without a pod, and warnings.
     pub problems: Vec<Diagnostic>,
 }
 
-/// The change of an object that pods refer to. It has no value of the object.
+/// The change of an object that pods refer to. Contains no value of the object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedObject {
     /// Its kind.
     pub kind: String,
-    /// Its namespace; empty where it has none.
+    /// Its namespace; empty for a cluster-scoped object.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -123,7 +122,7 @@ crate::words! {
     pub fn as_str;
 }
 
-/// The order in which pods of a workload would change.
+/// The order of updates of a workload's pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedOrder {
@@ -136,7 +135,7 @@ pub struct PlannedOrder {
     /// The change that the steps are of.
     pub change: OrderedChange,
     /// The pods of each step, by their names with the node's suffix. A step begins once the pods of
-    /// those before are healthy, or have stopped.
+    /// earlier steps are healthy, or have stopped.
     pub steps: Vec<Vec<String>>,
 }
 
@@ -148,7 +147,7 @@ pub enum OrderedChange {
     Start,
     /// They stop.
     Stop,
-    /// A new version takes the place of the one that runs.
+    /// A new version replaces the running one.
     Update,
 }
 
@@ -226,7 +225,7 @@ pub enum Downtime {
     None,
     /// For the time of a stop and a start.
     Gap,
-    /// From the stop of the old version until the probes of the new one pass.
+    /// From the stop of the old version until the probes of the new one succeed.
     UntilReady,
 }
 
@@ -247,7 +246,7 @@ pub struct PlannedPod {
     pub changes: Vec<String>,
     /// For how long it would not serve.
     pub downtime: Downtime,
-    /// The emptyDir volumes of the running pod, which would lose their files.
+    /// The emptyDir volumes of the running pod, whose files would be lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub emptied: Vec<String>,
     /// Images that would be pulled.

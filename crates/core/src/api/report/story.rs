@@ -1,11 +1,11 @@
-//! The stories of pods, and the events of pods and the node.
+//! The histories of pods, and the events of pods and the node.
 
 use serde::{Deserialize, Serialize};
 
 use super::PodReport;
 use crate::api::{Diagnostic, PodUid, Timestamp};
 
-/// The story of one pod: the data behind `mirrorlet explain`.
+/// The history of one pod: the data behind `mirrorlet explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainReport {
@@ -13,10 +13,10 @@ pub struct ExplainReport {
     pub name: String,
     /// Namespace.
     pub namespace: String,
-    /// The pod as it is; none when it is gone.
+    /// The pod in its current state; none if it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodReport>,
-    /// Why its manifest is rejected; only of a pod that is not there.
+    /// Why its manifest is rejected; only for a pod that does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Diagnostic>,
     /// When its source was last read with success.
@@ -27,8 +27,8 @@ pub struct ExplainReport {
     /// Number that the next entry of the journal gets.
     #[serde(default)]
     pub next: u64,
-    /// The history of this pod and of earlier pods of the same name; oldest first. Only what this
-    /// run of the agent has seen.
+    /// The history of this pod and of earlier pods with the same name; oldest first. Limited to this
+    /// run of the agent.
     pub story: Vec<JournalReport>,
 }
 
@@ -38,7 +38,7 @@ pub struct ExplainReport {
 pub struct JournalReport {
     /// When.
     pub at: Timestamp,
-    /// `Normal` or `Warning` for what is an event as well, else `Trace`.
+    /// `Normal` or `Warning` for entries that are events, otherwise `Trace`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Why, in one word.
@@ -48,12 +48,12 @@ pub struct JournalReport {
     pub container: Option<String>,
     /// One sentence.
     pub message: String,
-    /// UID of the pod; another than the present one's before an edit. The name, for the node and for
-    /// workloads.
+    /// UID of the pod; before an edit it differs from the current one. For the node and for workloads,
+    /// the name.
     pub uid: PodUid,
 }
 
-/// An entry of the story of a pod, of the node or of a workload: the data behind `mirrorlet events`.
+/// An entry about a pod, the node or a workload: the data behind `mirrorlet events`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventReport {

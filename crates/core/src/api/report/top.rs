@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct TopReport {
     /// Name of the Node.
     pub node: String,
-    /// Usage of the whole machine, with its size as limits.
+    /// Usage of the whole machine; its capacities are the limits.
     pub node_usage: UsageReport,
-    /// The pods of which something runs, by namespace and name.
+    /// The pods with running containers, by namespace and name.
     pub pods: Vec<PodUsage>,
 }
 
@@ -40,18 +40,17 @@ pub struct ContainerUsage {
     pub usage: UsageReport,
 }
 
-/// Processors and memory in use, and the most there may be.
+/// CPU and memory usage, and their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageReport {
-    /// Processors in use since the look before, in billionths of a core; none where that is not
-    /// known.
+    /// CPU usage since the previous reading, in billionths of a core; none if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_nanos: Option<u64>,
     /// Limit of processors, in billionths of a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit_nanos: Option<u64>,
-    /// Memory in use that can't be reclaimed at once, in bytes: the working set.
+    /// Memory that can't be reclaimed immediately, in bytes: the working set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Limit of memory, in bytes.

@@ -24,7 +24,7 @@ pub struct VolumeReport {
     /// Its driver on the Engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Its path on the host, for a `PersistentVolume` that has a document.
+    /// Its path on the host, for a `PersistentVolume` with a document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Whether this agent created it on the Engine. Only such a volume is removed with its data.
@@ -32,7 +32,8 @@ pub struct VolumeReport {
     /// The pods that use its claim, as `namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// The workloads that use its claim and have no pod now which does, as `cronjob/namespace/name`.
+    /// The workloads that use its claim and currently have no pod that does, as
+    /// `cronjob/namespace/name`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workloads: Vec<String>,
 }
@@ -52,6 +53,6 @@ pub enum VolumeState {
     Bound,
     /// No manifest defines its claim any more.
     Released,
-    /// A manifest defines its claim, and the Engine no longer has the volume.
+    /// A manifest defines its claim, but the Engine no longer has the volume.
     Lost,
 }

@@ -10,14 +10,14 @@ use super::PodReport;
 pub struct WorkloadReport {
     /// Its namespace.
     pub namespace: String,
-    /// Its kind and name, as its pods have them: `Deployment/web`.
+    /// Its kind and name, in the form of its pods' annotation: `Deployment/web`.
     pub owner: String,
     /// The file or URL of its document.
     pub source: String,
     /// The number of pods that it wants.
     pub wanted: u32,
-    /// The number that there are, without those that are being stopped and those that wait for
-    /// their turn to start.
+    /// The number of existing pods, without those that are being stopped and those that wait for their
+    /// turn to start.
     #[serde(default)]
     pub pods: u32,
     /// The number that are Ready.
@@ -26,26 +26,26 @@ pub struct WorkloadReport {
     pub updated: u32,
     /// The number that serve: Ready for long enough.
     pub available: u32,
-    /// How far it has come, in one word: of a Deployment the reason of `Progressing`, of the others
+    /// Its progress, in one word: for a Deployment the reason of `Progressing`, for the others
     /// `Complete`, `Scaling`, `Updating`, `Partitioned`, `NotReady`, `Paused` or `Failed`.
     #[serde(default)]
     pub progress: String,
     /// The condition that it waits for, or the reason why the version of its document doesn't run;
-    /// empty where nothing is to be done.
+    /// empty if nothing remains to be done.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Of a `StatefulSet`: the versions that its pods run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revisions: Option<SetRevisions>,
-    /// Of a Deployment: `Available` and `Progressing`, as upstream's controller sets them.
+    /// For a Deployment: `Available` and `Progressing`, as set by upstream's controller.
     pub conditions: Vec<WorkloadCondition>,
 }
 
-/// The versions that the pods of a `StatefulSet` run, named as upstream's controller names them.
+/// The versions that the pods of a `StatefulSet` run, with the names that upstream's controller uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetRevisions {
-    /// The version that is being replaced; that of the document once all pods run it.
+    /// The version that is being replaced; the document's version once all pods run it.
     pub current: String,
     /// The version of the document.
     pub update: String,

@@ -44,7 +44,7 @@ const SOURCES: [&str; 20] = [
     "vsphereVolume",
 ];
 
-/// The type of a `PersistentVolume` that an unknown field is, if it is one.
+/// The source type of a `PersistentVolume` in an unknown field, if it is one.
 pub(in crate::manifest) fn unsupported_source(path: &Path) -> Option<&str> {
     match path.0.as_slice() {
         [Segment::Key(spec), Segment::Key(source)] if spec == "spec" => {

@@ -111,7 +111,7 @@ fn check_container(container: &Container, pod: &PodNames<'_>, at: &At<'_>) {
     }
 }
 
-/// Checks the name of an image; `required` is the error of one that is missing.
+/// Checks the name of an image; `required` is the error for a missing one.
 pub(super) fn check_image(name: Option<&str>, required: &str, at: &At<'_>) {
     let text = name.unwrap_or_default();
     if text.is_empty() {

@@ -118,8 +118,7 @@ fn check_source(variable: &EnvVar, containers: &HashSet<&str>, at: &At<'_>) {
     }
 }
 
-/// Checks a field's selector. `fields` are the paths that may be taken, beside single labels and
-/// annotations.
+/// Checks a field selector. `fields` are the allowed paths, besides single labels and annotations.
 pub(super) fn check_field(field: &ObjectFieldSelector, fields: &[&str], at: &At<'_>) {
     if field.api_version.as_deref() != Some("v1") {
         at.key("apiVersion").invalid("must be v1");
@@ -144,7 +143,7 @@ pub(super) fn check_field(field: &ObjectFieldSelector, fields: &[&str], at: &At<
     }
 }
 
-/// Checks a resource's selector. `containers` are the names of all containers of the pod.
+/// Checks a resource selector. `containers` are the names of all containers of the pod.
 pub(super) fn check_resource(
     resource: &ResourceFieldSelector,
     containers: &HashSet<&str>,

@@ -15,8 +15,8 @@ use crate::probe::ProbeKind;
 use super::containers::PORT_MAX;
 use super::names;
 
-/// Checks a container's probes and hooks. `ends` says that it is an init container that ends by
-/// itself, which can have neither.
+/// Checks a container's probes and hooks. `ends` says that it is a regular init container, which can
+/// have neither.
 pub(super) fn check_handlers(container: &Container, spec: &PodSpec, ends: bool, at: &At<'_>) {
     for kind in ProbeKind::ALL {
         let Some(probe) = kind.of(container) else {

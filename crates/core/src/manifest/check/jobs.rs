@@ -35,8 +35,8 @@ const CRON_NAME_MAX: usize = 52;
 /// The controller of Jobs that is meant where a document names none.
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 
-/// Checks what a Job has beside its template. `pod` is the template with defaults, `at` the way to
-/// the spec.
+/// Checks the fields of a Job besides its template. `pod` is the template with defaults, `at` the path
+/// to the spec.
 pub(super) fn check_job(spec: &JobSpec, name: &str, pod: &Pod, at: &At<'_>) {
     check_numbers(spec, at);
     check_completions(spec, name, at);
@@ -59,7 +59,7 @@ pub(super) fn check_job(spec: &JobSpec, name: &str, pod: &Pod, at: &At<'_>) {
     }
 }
 
-/// Checks what a CronJob has beside its Job.
+/// Checks the fields of a CronJob besides its Job template.
 pub(super) fn check_cron_job(spec: &CronJobSpec, name: &str, at: &At<'_>) {
     if name.len() > CRON_NAME_MAX {
         let message = format!("must not be longer than {CRON_NAME_MAX} characters");

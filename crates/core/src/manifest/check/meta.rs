@@ -30,7 +30,7 @@ pub(super) fn check_metadata(meta: &ObjectMeta, ctx: &ParseContext<'_>, root: &A
     check_shown(meta, root);
 }
 
-/// Checks the metadata that a pod's template has, too: all but its names.
+/// Checks the metadata that a pod template has as well: all but its names.
 pub(super) fn check_shown(meta: &ObjectMeta, root: &At<'_>) {
     let at = root.key("metadata");
     let uid = meta.uid.as_deref().unwrap_or_default();
@@ -62,8 +62,8 @@ pub(super) fn check_shown(meta: &ObjectMeta, root: &At<'_>) {
     }
 }
 
-/// Warns of annotations with our prefix that nothing reads. `settings` are those that an author can
-/// write here.
+/// Warns about annotations with our prefix that have no effect. `settings` are those that an author can
+/// set here.
 pub(super) fn check_own(meta: &ObjectMeta, settings: &[&'static str], root: &At<'_>) {
     let at = root.dotted("metadata.annotations");
     for key in meta.annotations.iter().flat_map(|all| all.keys()) {

@@ -1,6 +1,6 @@
-//! Create-validation of a pod, for the parts of its spec that we run.
+//! Validation of a pod on creation, for the supported parts of its spec.
 //!
-//! Every check notes what it finds and goes on, so that an author sees all faults at once.
+//! Every check records its problems and continues, so that an author sees all problems at once.
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`ValidatePodCreate`).
 
@@ -43,7 +43,7 @@ use super::problems::At;
 /// Largest `activeDeadlineSeconds`.
 const DEADLINE_SECONDS_MAX: i64 = i32::MAX as i64;
 
-/// Checks a defaulted pod that isn't a static pod yet.
+/// Checks a defaulted pod before it becomes a static pod.
 pub(super) fn check_pod(pod: &Pod, ctx: &ParseContext<'_>, root: &At<'_>) {
     meta::check_metadata(&pod.metadata, ctx, root);
     check_described(pod, root);
@@ -133,8 +133,7 @@ fn check_spec(spec: &PodSpec, at: &At<'_>) {
 }
 
 impl At<'_> {
-    /// Reports a word that isn't one of those allowed. The words themselves are quoted, the value
-    /// isn't.
+    /// Reports a value that isn't one of those allowed. Quotes the allowed ones, but not the value.
     fn one_of(&self, value: Option<&str>, allowed: &[&str]) {
         if value.is_some_and(|value| !allowed.contains(&value)) {
             let listed: Vec<&str> = allowed.iter().copied().filter(|w| !w.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Create-validation of the objects that pods refer to, and of references to them.
+//! Validation of the objects that pods refer to, and of references to them.
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`ValidateConfigMap`, `ValidateSecret`,
 //! `ValidateNamespace`).

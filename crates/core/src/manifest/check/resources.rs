@@ -23,7 +23,7 @@ pub(super) fn check_resources(resources: &ResourceRequirements, at: &At<'_>) {
     check_asked(resources, CONTAINER, at);
 }
 
-/// Checks the resources of the pod as a whole, by themselves and beside its containers'.
+/// Checks the pod-level resources, by themselves and against those of the containers.
 ///
 /// Upstream: `validatePodResources` of `pkg/apis/core/validation/validation.go`.
 pub(super) fn check_pod_resources(pod: &Pod, spec: &PodSpec, at: &At<'_>) {

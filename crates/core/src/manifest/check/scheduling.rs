@@ -1,4 +1,4 @@
-//! Tolerations. Nothing here schedules, but the API server refuses a mirror with bad ones.
+//! Tolerations. They are unused here, but the API server refuses a mirror with invalid ones.
 
 use crate::api::core::{PodSpec, Toleration};
 use crate::manifest::problems::At;

@@ -1,4 +1,4 @@
-//! Create-validation of a `Service`, of which a name that leads to pods is honoured.
+//! Validation of a `Service`; its name is supported, and resolves to the selected pods.
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`ValidateService`).
 

@@ -20,7 +20,7 @@ use crate::workload::{
 use super::workloads::{check_replicas, check_scaled, check_seconds, not_negative};
 use super::{check_claim, names};
 
-/// Checks what a `StatefulSet` named `name` has beside its template. `pod` is the template with
+/// Checks the fields of a `StatefulSet` named `name` besides its template. `pod` is the template with
 /// defaults, `written` the document.
 pub(super) fn check_stateful_set(
     spec: &StatefulSetSpec,

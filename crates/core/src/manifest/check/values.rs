@@ -1,5 +1,5 @@
-//! Volumes made from values: `configMap`, `secret` and `downwardAPI`, alone and projected. Sources
-//! that only an API server has are refused before.
+//! Volumes with generated content: `configMap`, `secret` and `downwardAPI`, alone and projected.
+//! Sources that only exist in an API server were refused before.
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`validateDownwardAPIVolumeFile`,
 //! `validateProjectionSources`).
@@ -61,7 +61,7 @@ fn kinds(source: &VolumeProjection) -> usize {
         + usize::from(source.pod_certificate.is_some())
 }
 
-/// Checks `items` of a `downwardAPI`. `paths` are those taken already.
+/// Checks `items` of a `downwardAPI`. `paths` are those in use already.
 pub(super) fn check_items<'a>(
     items: &'a [DownwardAPIVolumeFile],
     spec: &PodSpec,

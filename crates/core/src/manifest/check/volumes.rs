@@ -132,7 +132,7 @@ pub(super) fn check_host_path(source: &HostPathVolumeSource, at: &At<'_>) {
     }
 }
 
-/// Checks `volumeMounts` of one container; `images` are the volumes that images have.
+/// Checks `volumeMounts` of one container; `images` are the names of image volumes.
 pub(super) fn check_mounts(
     container: &Container,
     volumes: &HashSet<&str>,
@@ -176,8 +176,8 @@ pub(super) fn check_mounts(
     }
 }
 
-/// Refuses what the Engine has for bind mounts alone: it mounts images itself. Without this, the pod would
-/// fail when its container is created.
+/// Refuses options that the Engine only supports for bind mounts: it mounts images itself. Without
+/// this, the pod would fail when its container is created.
 fn check_image_mount(mount: &VolumeMount, at: &At<'_>) {
     let is_given = |text: &Option<String>, none: &str| {
         text.as_deref()
@@ -199,7 +199,7 @@ fn check_image_mount(mount: &VolumeMount, at: &At<'_>) {
     }
 }
 
-/// Checks `volumeDevices` of one container; `claims` are the volumes that claims have.
+/// Checks `volumeDevices` of one container; `claims` are the volumes with claims.
 ///
 /// Upstream: `ValidateVolumeDevices` of `pkg/apis/core/validation/validation.go`, and `makeBlockVolumes`
 /// of `pkg/kubelet/kubelet_pods.go`, which refuses a relative path.

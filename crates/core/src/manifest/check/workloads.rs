@@ -1,4 +1,4 @@
-//! Create-validation of workloads: of all kinds, then Deployments and `DaemonSet`s.
+//! Validation of workloads: of all kinds, then Deployments and `DaemonSet`s.
 //!
 //! Upstream: `pkg/apis/apps/validation/validation.go` (`ValidateDeployment`, `ValidateDaemonSet`).
 
@@ -27,8 +27,8 @@ use super::{meta, names};
 /// Most bytes of all pods of a workload together, as their author would have to write them.
 const EXPANDED_BYTES_MAX: usize = 4 * MANIFEST_BYTES_MAX;
 
-/// Versions of a Deployment or `DaemonSet` that upstream keeps unless told otherwise, and that
-/// exported documents therefore ask for.
+/// Upstream's default number of kept versions of a Deployment or `DaemonSet`, which exported documents
+/// therefore contain.
 const HISTORY_DEFAULT: i32 = 10;
 
 /// Fields of a template's metadata that name the pod.
@@ -173,7 +173,7 @@ fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
         })
 }
 
-/// The fields of the template that a pod may have, and a workload's pods may not.
+/// Refuses fields of the template that a pod may have, but a workload's pods may not.
 fn check_template_fields(workload: &Workload, pod: &Pod, written: Option<&Value>, at: &At<'_>) {
     let kind = workload.kind();
     let metadata = written.and_then(|template| template.get("metadata"));
@@ -245,7 +245,7 @@ pub(super) fn check_replicas(
     }
 }
 
-/// No two pods can have the same host port.
+/// Checks host ports: no two pods can have the same.
 pub(super) fn check_host_ports(kind: WorkloadKind, pod: &Pod, at: &At<'_>) {
     let field = match kind {
         WorkloadKind::Deployment | WorkloadKind::StatefulSet | WorkloadKind::DaemonSet => {
@@ -370,7 +370,7 @@ pub(super) fn not_negative(value: Option<i32>, at: &At<'_>) {
     }
 }
 
-/// Checks a number of pods, or a percentage of them.
+/// Checks a number of pods or a percentage.
 pub(super) fn check_scaled(value: Option<&IntOrString>, at: &At<'_>) {
     match value {
         Some(IntOrString::Int(number)) => not_negative(Some(*number), at),

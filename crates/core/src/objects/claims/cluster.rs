@@ -1,4 +1,4 @@
-//! Storage of the claims of an API server, which its controllers bind.
+//! Storage of the claims in an API server, which its controllers bind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::api::core::{Node, PersistentVolumeClaim};
 use crate::api::requirement::selects_node;
 use crate::api::{FullName, Pod, PodUid};
 
-/// Returns the name of the `PersistentVolume` that a claim of the API server is bound to.
+/// Returns the name of the `PersistentVolume` that a claim in the API server is bound to.
 ///
 /// Upstream: `getPVCExtractPV` of
 /// `pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go`.
@@ -26,14 +26,14 @@ pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<&str, String> {
     }
 }
 
-/// Returns the storage of a claim of the API server that is bound to that volume. `node` is the
-/// Node of this machine; none before it is known.
+/// Returns the storage of a claim in the API server that is bound to that volume. `node` is the Node of
+/// this machine; none before it is known.
 ///
 /// Upstream: `getPVSpec` of the same file, `checkNodeAffinity` of
 /// `pkg/volume/util/operationexecutor/operation_generator.go`.
 ///
 /// # Errors
-/// The volume belongs to another claim or to other nodes, or is of a type that is not supported.
+/// The volume belongs to another claim or to other nodes, or has an unsupported type.
 pub fn bound_storage(
     name: ClaimName,
     claim: &PersistentVolumeClaim,
@@ -73,8 +73,8 @@ fn controlling_pod(claim: &PersistentVolumeClaim) -> Option<String> {
     pod.map(|owner| owner.uid.clone())
 }
 
-/// Checks that the claim of an ephemeral volume was made for its pod: whoever may create claims
-/// could give a pod another one of that name.
+/// Checks that the claim of an ephemeral volume was created for its pod: a user who may create claims
+/// could create one with that name for another purpose.
 ///
 /// Upstream: `VolumeIsForPod` of
 /// `staging/src/k8s.io/component-helpers/storage/ephemeral/ephemeral.go`.

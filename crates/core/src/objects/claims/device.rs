@@ -7,7 +7,7 @@ use crate::spec;
 
 /// The mode of a volume that is a device.
 pub const BLOCK: &str = "Block";
-/// The mode of a volume that holds files: that of a claim or volume that names none.
+/// The mode of a volume that holds files, which is the default.
 pub const FILESYSTEM: &str = "Filesystem";
 
 /// Whether a claim is for a device.
@@ -15,13 +15,13 @@ pub(super) fn wants_block(claim: &PersistentVolumeClaimSpec) -> bool {
     claim.volume_mode.as_deref() == Some(BLOCK)
 }
 
-/// Checks that the containers of a pod use the volume of a claim as what it is.
+/// Checks that a pod's containers use the volume of a claim according to its mode.
 ///
 /// Upstream: `createVolumeSpec` of
 /// `pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go`.
 ///
 /// # Errors
-/// One of them mounts a device, or has files as a device.
+/// One of them mounts a device, or uses a volume with files as a device.
 pub fn check_use(pod: &Pod, volume: &str, storage: &Storage) -> Result<(), String> {
     let is_device = storage.place.is_device();
     let (mode, wrong) = if is_device {

@@ -8,7 +8,7 @@ use super::{ClaimName, NAME_MAX};
 use crate::api::keys;
 use crate::api::meta::ObjectMeta;
 
-/// Driver of the Engine's own volumes: directories of its host.
+/// Driver of the Engine's own volumes: directories on its host.
 pub const LOCAL_DRIVER: &str = "local";
 /// The option of the driver `local` that says what it mounts as the volume.
 const DEVICE_OPTION: &str = "device";
@@ -24,19 +24,19 @@ pub struct EngineVolume {
     /// Options of the driver.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// Whether the claim chose the name: the volume is then used even if somebody else created it.
+    /// Whether the claim sets the name: the volume is then used even if it was created by others.
     #[serde(default)]
     pub named: bool,
-    /// Whether it is only used if it exists, and never created.
+    /// Whether it must exist already: the agent never creates it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub must_exist: bool,
-    /// Whether the Engine has it, as far as its binding records that.
+    /// Whether the Engine has it, according to the binding.
     #[serde(default, skip_serializing_if = "Presence::is_unknown")]
     pub presence: Presence,
 }
 
-/// Whether the Engine has the volume of a binding. A volume that existed once is not created again:
-/// an empty one in its place would hide that the data is gone.
+/// Whether the Engine has the volume of a binding. A volume that existed is never created again: an
+/// empty one in its place would hide the loss of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Presence {
@@ -45,7 +45,7 @@ pub enum Presence {
     Unknown,
     /// It existed when it was last used.
     Present,
-    /// It existed once, and was gone when a pod was to use it.
+    /// It existed, and was missing when a pod needed it.
     Missing,
 }
 
@@ -72,13 +72,14 @@ impl EngineVolume {
         }
     }
 
-    /// Whether it only refers to files elsewhere, such as an NFS export: nothing is lost with it.
+    /// Whether it only refers to files elsewhere, such as an NFS export, so that its removal loses no
+    /// data.
     pub fn is_reference(&self) -> bool {
         self.driver == LOCAL_DRIVER && self.options.contains_key(DEVICE_OPTION)
     }
 }
 
-/// Options of a driver: `key=value`, separated by whitespace. `None` for anything else.
+/// Parses the options of a driver: `key=value`, separated by whitespace. `None` for anything else.
 pub fn options_of(text: &str) -> Option<BTreeMap<String, String>> {
     let mut options = BTreeMap::new();
     for pair in text.split_whitespace() {

@@ -11,13 +11,13 @@ use crate::small::SmallSort;
 pub struct ClaimUsers {
     /// The pods, as `namespace/name`.
     pub pods: BTreeSet<String>,
-    /// The workloads that have no pod now which uses it, as `cronjob/namespace/name`.
+    /// The workloads that use it and currently have no pod that does, as `cronjob/namespace/name`.
     pub workloads: BTreeSet<String>,
 }
 
 impl Claims<'_> {
-    /// A report of each volume that a claim is bound to, and of each that was `created` for a claim
-    /// which isn't bound to it: bindings can be lost. `users` are those of each claim.
+    /// Reports each volume that a claim is bound to, and each that was `created` for a claim that isn't
+    /// bound to it: bindings can be lost. `users` are those of each claim.
     pub fn volumes_report(
         self,
         users: &BTreeMap<ClaimName, ClaimUsers>,

@@ -14,12 +14,12 @@ use crate::api::meta::ObjectMeta;
 
 /// Type of the path of a `local` volume: it must exist, as upstream.
 const LOCAL_TYPE: &str = "Directory";
-/// Type of the path of a hostPath volume that is a device.
+/// Type of a hostPath volume whose path is a device.
 pub(crate) const DEVICE_TYPE: &str = "BlockDevice";
 
-/// A `PersistentVolume`, with the fields that are read. Of its sources, those of this machine.
+/// A `PersistentVolume`, with the supported fields, including only the sources on this machine.
 ///
-/// Kubernetes' own type would add a decoder for each of 20 types of storage that are refused.
+/// Kubernetes' own type would add a decoder for each of 20 unsupported storage types.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PersistentVolume {
@@ -61,7 +61,7 @@ pub struct PersistentVolumeSpec {
     /// The Nodes that have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<VolumeNodeAffinity>,
-    /// The fate of its files when its claim is deleted, upstream.
+    /// The policy for its files when its claim is deleted, upstream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_reclaim_policy: Option<String>,
     /// The class that a claim must ask for.
@@ -82,7 +82,7 @@ impl PersistentVolume {
         class.unwrap_or_default()
     }
 
-    /// Whether it has all access modes that a claim asks for.
+    /// Whether it has all access modes that a claim requests.
     pub(super) fn has_modes(&self, claim: &PersistentVolumeClaimSpec) -> bool {
         let mut wanted = claim.access_modes.iter().flatten();
         wanted.all(|mode| self.spec.access_modes.contains(mode))

@@ -5,7 +5,7 @@ use crate::api::FullName;
 use crate::rollout::{Command, Outcome, Refused};
 use crate::small::SmallSort;
 
-/// Has all pods of a workload obey a command. Returns the number of the revision concerned, of the
+/// Executes a command for all pods of a workload. Returns the number of the affected revision of the
 /// pod with the lowest number that obeyed.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ fn undo_of(members: &[Member], to_revision: Option<u64>) -> Result<CommandOf, Re
     }))
 }
 
-/// Has the version that a pod is to run tried again at every pod of its workload, as a user ordered.
+/// Retries a pod's target version in every pod of its workload, on a user's order.
 pub fn try_again(members: &mut [Member], name: &FullName) {
     let asked = members.iter().find(|member| member.name == *name);
     let Some(key) = asked.and_then(|one| one.history.target()).map(Key::of) else {

@@ -1,4 +1,4 @@
-//! In which order the pods of a workload would be updated, if every new version were healthy.
+//! The order in which the pods of a workload would be updated, if every new version were healthy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use crate::small::SmallSort;
 /// The order of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Steps {
-    /// The pods of each step, by number. A step begins once the pods of those before are healthy.
+    /// The pods of each step, by number. A step begins once the pods of earlier steps are healthy.
     pub steps: Vec<Vec<FullName>>,
     /// The pods that keep their version, and why.
     pub kept: BTreeMap<FullName, Cause>,
 }
 
-/// Decides in which order pods would be updated, by [`turns`]. Those of `held` can't be: the ones
-/// that wait for them keep their version.
+/// Computes the order in which pods would be updated, using [`turns`]. Those of `held` can't be: the
+/// pods that wait for them keep their version.
 pub fn steps(
     mut members: Vec<Member>,
     updates: &Updates,

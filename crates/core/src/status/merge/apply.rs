@@ -1,9 +1,9 @@
-//! The API server's side of our patches, for tests. `mirrorlet-testing` includes this file, too: the
-//! API server in memory needs it.
+//! Applies our patches like the API server, for tests. `mirrorlet-testing` includes this file as well,
+//! for its API server in memory.
 
 use serde_json::Value;
 
-/// Applies our patches as the API server does. Tells whether it knew how to.
+/// Applies our patches as the API server does. Returns whether the patch is supported.
 pub fn apply_patch(status: &mut Value, patch: &Value) -> bool {
     let (Some(patch), Some(_)) = (patch.as_object(), status.as_object()) else {
         return false;

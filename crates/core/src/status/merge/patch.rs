@@ -6,8 +6,8 @@ use super::reported::same_but_dropped;
 use crate::api::core::PodStatus;
 use crate::small::SmallCollect;
 
-/// The patch from `old` to `new`, on condition that the object still has that UID; none when they
-/// are equal but for the order of conditions.
+/// The patch from `old` to `new`, with the object's UID as precondition; none if they are equal except
+/// for the order of conditions.
 pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
     let (old, new) = (object(old), object(new));
     let mut status = Map::new();
@@ -39,8 +39,8 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     is_written.then(|| json!({"metadata": {"uid": uid}, "status": status}))
 }
 
-/// A status as an object, without what says nothing: the API server writes out an empty
-/// `lastState`, and we don't.
+/// A status as an object, without empty values: the API server writes an empty `lastState`, and we
+/// don't.
 fn object(status: &PodStatus) -> Map<String, Value> {
     match serde_json::to_value(status).map(bare) {
         Ok(Value::Object(map)) => map,
@@ -49,8 +49,8 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// The same without nulls and empty objects. Empty resources say something: that the container
-/// has none.
+/// The same without nulls and empty objects. Empty resources are kept: they mean that the container has
+/// none.
 fn bare(value: Value) -> Value {
     match value {
         Value::Object(map) => {

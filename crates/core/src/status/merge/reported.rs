@@ -1,6 +1,6 @@
-//! Resources, mounts and users in statuses of containers, beside what the API server has of them.
+//! Compares resources, mounts and users in statuses of containers with the API server's.
 //!
-//! An API server writes quantities in its own text (`500m` for `0.5`), and one that doesn't know
+//! An API server writes quantities in its own notation (`500m` for `0.5`), and one that doesn't know
 //! these fields, or has their features disabled, drops them. Neither is a reason for a write.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use crate::small::SmallCollect;
 /// The fields of a container's status that API servers may drop.
 const DROPPED: [&str; 4] = ["resources", "allocatedResources", "volumeMounts", "user"];
 
-/// Takes from the API server's status what the new one of the same instance doesn't have (of a pod
-/// that is over only the remains are known), and its text of equal quantities.
+/// Copies missing fields of the same instance from the API server's status (for an ended pod only the
+/// reduced form is known), and its notation of equal quantities.
 pub(super) fn keep(new: &mut PodStatus, old: &PodStatus) {
     let of = |field: fn(&mut PodStatus) -> &mut Option<Vec<ContainerStatus>>,
               new: &mut PodStatus,
@@ -84,8 +84,8 @@ fn same_text(new: &mut Quantities, old: &Quantities) {
     }
 }
 
-/// Whether two lists of containers' statuses differ in nothing but fields that the API server may
-/// have dropped from the old one.
+/// Whether two lists of containers' statuses differ only in fields that the API server may have dropped
+/// from the old one.
 pub(super) fn same_but_dropped(old: &Value, new: &Value) -> bool {
     let (Some(old), Some(new)) = (old.as_array(), new.as_array()) else {
         return false;
