@@ -21,9 +21,9 @@ pub enum LogError {
     Twice,
 }
 
-/// Targets that are never logged, regardless of the filter: kube's client puts whole objects,
-/// Secrets among them, into its warnings, and kube's watches repeat what the agent logs once; hickory
-/// warns of malformed queries and answers with their bytes and names, once for each.
+/// Targets that are never logged, regardless of the filter: kube's client includes whole objects, even
+/// Secrets, in its warnings, and kube's watches repeat what the agent logs once; hickory warns about
+/// each malformed query and answer with their bytes and names.
 const NEVER: [&str; 5] = [
     "kube_client",
     "kube_runtime",
@@ -32,8 +32,8 @@ const NEVER: [&str; 5] = [
     "hickory_resolver",
 ];
 
-/// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
-/// `trace` is taken, and is no more than `debug` in a release: its lines are not part of one.
+/// The filter for `log_level`. A bare level applies to our own lines; libraries log from warn on.
+/// `trace` is accepted, and equals `debug` in a release, which is built without trace lines.
 pub fn filter(log_level: &str) -> Result<Targets, LogError> {
     kinds::check_log_filter(log_level).map_err(LogError::Filter)?;
     let directives = match log_level {
@@ -48,7 +48,7 @@ pub fn filter(log_level: &str) -> Result<Targets, LogError> {
 /// Starts logging to standard error, for the rest of the process.
 ///
 /// # Errors
-/// The filter is not one, or logging was started before.
+/// The filter is invalid, or logging was started before.
 pub fn init(format: LogFormat, log_level: &str) -> Result<(), LogError> {
     let filter = filter(log_level)?;
     let terminal = std::io::stderr().is_terminal();

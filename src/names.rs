@@ -1,9 +1,9 @@
-//! Keeps the names of pods and Services of manifests right in the hosts files of pods, and in the table
-//! of the DNS server where there is one.
+//! Keeps the names of pods and Services of manifests up to date in the hosts files of pods, and in the
+//! table of the DNS server if there is one.
 //!
-//! A change of the desired pods or of a pod's state wakes the task; files are written only when a
-//! name, an address or the set of running pods is another one. What the names are is decided in
-//! [`mirrorlet_core::names`], how they get into the files is the runtime's.
+//! A change of the desired pods or of a pod's state wakes the task; files are written only when a name,
+//! an address or the set of running pods changes. [`mirrorlet_core::names`] decides the names, the
+//! runtime writes them to the files.
 
 mod dns;
 
@@ -31,9 +31,9 @@ use mirrorlet_runtime::Runtime;
 
 pub use dns::DnsTable;
 
-/// How long the names in the files of an earlier agent's pods stand, once it is known which pods run,
-/// while a source of manifests has not delivered or one of these pods has not been looked at: such pods
-/// would lose theirs.
+/// How long the names in the files of an earlier agent's pods stay, once the running pods are known,
+/// while a source of manifests has not delivered or the status of one of these pods is unknown: such
+/// pods would lose theirs.
 const SOURCES_WAIT: Duration = Duration::from_secs(10);
 /// How long writing all files may take.
 const SERVE_DEADLINE: Duration = Duration::from_secs(30);
@@ -53,10 +53,9 @@ pub struct PodNames {
     pub listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The ending of the longest names.
     pub cluster_domain: String,
-    /// Whether names are written into hosts files; those that an earlier agent wrote are removed
-    /// otherwise.
+    /// Whether names are written to hosts files; otherwise those of an earlier agent are removed.
     pub in_hosts_files: bool,
-    /// The table of the DNS server, where there is one.
+    /// The table of the DNS server, if there is one.
     pub dns: Option<DnsTable>,
 }
 
@@ -141,8 +140,8 @@ impl PodNames {
         }
     }
 
-    /// Whether each of these pods that is wanted has a status on the board. Where another version of
-    /// one is wanted, as while the merge doesn't know yet which one runs, the status of either will do.
+    /// Whether each of these pods that is wanted has a status on the board. If another version of it is
+    /// wanted, as while the merge doesn't know yet which one runs, the status of either counts.
     fn has_seen(&self, ran: &Pods) -> bool {
         let merged = self.merged.get();
         let views = self.board.all();

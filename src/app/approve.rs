@@ -1,5 +1,4 @@
-//! The approver of certificates, wired: one of several that run decides, the one that holds the
-//! Lease.
+//! Wires the approver of certificates: of several running ones, the holder of the Lease decides.
 
 use std::net::SocketAddr;
 
@@ -23,16 +22,16 @@ pub struct ApproveOptions {
     pub approver: Approver,
     /// Namespace and name of the Lease.
     pub lease: (String, String),
-    /// Where metrics and health are served; none for not at all.
+    /// Address of metrics and health checks; none to not serve them.
     pub metrics_address: Option<SocketAddr>,
-    /// Name of this machine: of the pod, in a container.
+    /// Name of this machine; in a container, of the pod.
     pub hostname: String,
 }
 
 /// Runs an approver until it is stopped.
 ///
 /// # Errors
-/// It can't start, or a part of it that it can't live without failed.
+/// It can't start, or an essential part of it failed.
 pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
     descriptors::raise_limit();
     let cancel = CancellationToken::new();

@@ -1,4 +1,4 @@
-//! Removes what an agent that has ended left on this machine: containers, volumes, rules.
+//! Removes what a stopped agent left on this machine: containers, volumes, rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,24 +26,23 @@ use mirrorlet_host::{disk, nat};
 pub struct Leftovers {
     /// Ids of containers, sandboxes included, with their names.
     pub containers: Vec<(String, String)>,
-    /// Names of containers that have the agent's label and are no pod's. They stay.
+    /// Names of containers with the agent's label that don't belong to a pod. They stay.
     pub others: Vec<String>,
     /// Pods that have directories.
     pub pods: BTreeSet<PodUid>,
-    /// Why cgroups of pods were not removed. They hold nothing, and are gone after the next boot.
+    /// Why cgroups of pods were not removed. They are empty, and disappear at the next boot.
     pub kept_cgroups: Vec<String>,
 }
 
-/// Finds what an agent has left, and with `remove` removes it: its containers on the Engine, the
-/// volumes and cgroups of its pods, links to their logs, and its rules for host ports. Manifests,
-/// images, containers that only have its label and the rest of the root directory stay. None if no agent
+/// Finds everything that an agent has left, and with `remove` removes it: its containers on the Engine,
+/// the volumes and cgroups of its pods, links to their logs, and its rules for host ports. Manifests,
+/// images, other containers with its label and the rest of the root directory stay. None if no agent
 /// has used the root directory.
 ///
-/// # Errors
-/// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that the
-/// agent used, or something other than a cgroup can't be removed: all else is then removed, but for the
-/// volumes and cgroups of pods that still have a container. If the Engine goes away meanwhile, all else
-/// stays, too.
+/// # Errors The root directory can't be read, an agent runs, the Engine doesn't answer or is not the
+/// one that the agent used, or something other than a cgroup can't be removed: everything else is
+/// removed then, except for the volumes and cgroups of pods that still have a container. If the Engine
+/// goes away meanwhile, everything else stays, too.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     let known = root.join("owner").try_exists();
@@ -112,8 +111,8 @@ fn remove_rules(owner: &str) -> io::Result<()> {
 /// The containers with an agent's label.
 #[derive(Debug, Default)]
 struct Labelled {
-    /// Those of its pods, in the order in which they are removed: a sandbox has the network of its
-    /// pod's containers, so sandboxes come last.
+    /// The containers of its pods, in the order of removal: a sandbox has the network of its pod's
+    /// containers, so sandboxes come last.
     ours: Vec<Ours>,
     /// Names of the others. A container inherits the labels of its image, which may have been made of a
     /// pod's container.
@@ -154,7 +153,7 @@ fn sorted_out(
     found
 }
 
-/// The error for a root directory of which can't be told whether an agent has used it.
+/// The error if it is unknown whether an agent has used a root directory.
 fn unreadable(root: &Path, error: io::Error) -> anyhow::Error {
     let root = root.display();
     if error.kind() == io::ErrorKind::PermissionDenied {
@@ -164,8 +163,9 @@ fn unreadable(root: &Path, error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Whether a call failed because the Engine is away. One that hung for a container, as behind a start of
-/// it that hangs, says nothing of the others: the Engine is asked something that needs no container.
+/// Whether a call failed because the Engine is away. A call that hung because of its container, as
+/// behind a hanging start, says nothing about the others: so the Engine gets a call that needs no
+/// container.
 async fn is_away(engine: &dyn Engine, error: &EngineError) -> bool {
     match error {
         EngineError::Unavailable { .. } => true,
@@ -176,7 +176,7 @@ async fn is_away(engine: &dyn Engine, error: &EngineError) -> bool {
     }
 }
 
-/// Why things are still there. What can't be removed keeps nothing else from being removed.
+/// Why things were not removed. A failed removal doesn't prevent the others.
 #[derive(Debug, Default)]
 struct Failed {
     cgroups: Vec<String>,
@@ -190,8 +190,9 @@ impl Failed {
         }
     }
 
-    /// Removes containers, then all else by `rest`, which may block, for those of the pods `uids` that
-    /// have no container any more. An Engine that goes away is an error, and `rest` isn't called.
+    /// Removes containers, then everything else with `rest`, which may block, for those of the pods
+    /// `uids` that have no container any more. If the Engine goes away, that is an error, and `rest`
+    /// isn't called.
     async fn removing(
         engine: &dyn Engine,
         ours: &[Ours],
@@ -207,8 +208,8 @@ impl Failed {
         Ok(disk::blocking(removing).await)
     }
 
-    /// Removes containers in this order. Takes pods that still have one out of `uids`, so that they keep
-    /// their volumes and cgroups.
+    /// Removes containers in this order. Removes pods that still have one from `uids`, so that they
+    /// keep their volumes and cgroups.
     ///
     /// # Errors
     /// The Engine went away. The containers after that one were not removed.
@@ -234,8 +235,7 @@ impl Failed {
         Ok(())
     }
 
-    /// Removes what an agent made on disk for these pods, of which nothing runs: cgroups, volumes, links to
-    /// logs.
+    /// Removes the files of an agent for these pods, which don't run: cgroups, volumes, links to logs.
     fn files(
         &mut self,
         config: &Config,

@@ -1,4 +1,4 @@
-//! The parts that talk to the API server, wired.
+//! Wires the parts that talk to the API server.
 //!
 //! ```text
 //!  ClusterClient ──► NodeTask ──► observed Node ──► Lease, admission, mirrors
@@ -8,8 +8,8 @@
 //!        └──► objects that pods refer to
 //! ```
 //!
-//! [`ClusterTasks`] has the tasks themselves, over any client; here are the client, and what is read
-//! of this machine.
+//! [`ClusterTasks`] has the tasks themselves, over any client; this module has the client, and the
+//! facts about this machine.
 
 mod tasks;
 
@@ -48,7 +48,7 @@ struct Identity {
 /// The cluster side's state, for the other components.
 pub(super) struct Cluster {
     identity: Identity,
-    /// Why the API server can't call the node API; none where it isn't served.
+    /// Why the API server can't call the node API; none if it isn't served.
     pub(super) node_api: Option<Reader<Option<String>>>,
     /// Its tasks.
     pub(super) tasks: ClusterTasks,
@@ -72,8 +72,8 @@ pub(super) struct Links {
 }
 
 impl Cluster {
-    /// Opens the client and starts what needs nothing of the other parts; none when no API server
-    /// is configured. With an Engine that is new, one that never answered before, the Node waits for it.
+    /// Opens the client and starts the parts that depend on no other; none if no API server is
+    /// configured. If the Engine is new, having never answered before, the Node waits for it.
     pub(super) fn start(
         config: &Config,
         engine_is_new: bool,
@@ -101,7 +101,7 @@ impl Cluster {
         }))
     }
 
-    /// Starts what needs the other parts, and returns the readers for the status report.
+    /// Starts the parts that depend on others, and returns the readers for the status report.
     pub(super) fn link(
         self,
         links: Links,
@@ -143,7 +143,7 @@ impl Cluster {
     }
 }
 
-/// Opens the client and starts what keeps its identity; none when no API server is configured.
+/// Opens the client and starts the task for its credentials; none if no API server is configured.
 fn open(
     config: &Config,
     telemetry: &Telemetry,
@@ -179,8 +179,8 @@ fn open(
     Ok(Some((client, Identity { standing, problem })))
 }
 
-/// Keeps what admission knows of our Node, how we stand with it, and what it is short of. While the Node
-/// is gone, its last word stands; `known` where there never was one.
+/// Maintains admission's view of our Node, its registration, and its pressures. While the Node is gone,
+/// the last view applies, or `known` if there never was one.
 pub(super) async fn keep_admit_node(
     mut known: AdmitNode,
     node: Option<Reader<Option<Arc<Node>>>>,

@@ -1,5 +1,5 @@
-//! The core of the agent: what makes that which runs agree with what the sources want. It knows a
-//! `Runtime`, sources and a clock; neither an Engine nor an API server nor who asks for its state.
+//! The core of the agent: makes the running pods match the sources. It depends on a `Runtime`, sources
+//! and a clock, but not on an Engine, an API server or the readers of its state.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

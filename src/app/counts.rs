@@ -1,6 +1,6 @@
 //! Gauges of the pods by state, of those that fail or are not Ready, of the workloads by kind with
-//! their pods that are not Ready, of the Jobs that failed, and of how sources fare, set at each change;
-//! and the values of the per-pod series, looked up at each scrape.
+//! their pods that are not Ready, of the Jobs that failed, and of the state of sources, set at each
+//! change; and the values of the per-pod series, computed at each scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ mod sources;
 pub(super) use samples::pod_samples;
 pub(super) use sources::watch_sources;
 
-/// Keeps the number of pods in each state, of those that are not Ready, of those whose last sync
+/// Updates the number of pods in each state, of those that are not Ready, of those whose last sync
 /// failed, and of the containers in back-off until cancelled.
 pub(super) async fn count_pods(mut merged: Reader<Merged>, board: Board, metrics: Metrics) {
     let mut changed = board.changed();
@@ -73,7 +73,7 @@ fn finished_states(finished: &FinishedPods, views: &[PodView]) -> impl Iterator<
     })
 }
 
-/// Sets how many workloads of each kind the sources deliver, until cancelled.
+/// Updates the number of delivered workloads of each kind until cancelled.
 pub(super) async fn count_workloads(sources: Vec<SourceReader>, metrics: Metrics) {
     let mut states: Vec<_> = sources.into_iter().map(|source| source.state).collect();
     loop {
@@ -85,7 +85,7 @@ pub(super) async fn count_workloads(sources: Vec<SourceReader>, metrics: Metrics
     }
 }
 
-/// Keeps the number of pods that workloads want and that are not Ready until cancelled.
+/// Updates the number of pods wanted by workloads that are not Ready until cancelled.
 pub(super) async fn count_unready(
     sources: Vec<SourceReader>,
     mut merged: Reader<Merged>,
@@ -143,7 +143,7 @@ fn unready(
     counts
 }
 
-/// Keeps the number of Jobs that have failed until cancelled.
+/// Updates the number of failed Jobs until cancelled.
 pub(super) async fn count_failed_jobs(states: Reader<JobStates>, metrics: Metrics) {
     let mut states = [states];
     loop {
@@ -168,8 +168,8 @@ fn failed(jobs: &[JobReport]) -> usize {
     failed.filter(|job| !is_over(job)).count()
 }
 
-/// Waits until one of the values has changed. False once that can't be any more; of no values it
-/// waits for ever.
+/// Waits until one of the values has changed. Returns false once no more changes can happen; without
+/// values, it waits forever.
 pub(super) async fn any_changed<T: Send + Sync + 'static>(readers: &mut [Reader<T>]) -> bool {
     if readers.is_empty() {
         return std::future::pending().await;

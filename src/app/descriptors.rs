@@ -1,12 +1,12 @@
-//! The open files that the system lets the agent and the approver have.
+//! The limit of open files for the agent and the approver.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use mirrorlet_host::telemetry::occurrences;
 
-/// Raises the limit of open files as far as the system lets us. Many a shell and container starts
-/// with 1,024 for programs that use `select`, and a stream of a client takes several: without any
-/// left, no probe can connect. Programs that the agent runs have the same limit.
+/// Raises the limit of open files as far as the system allows. Many shells and containers start with
+/// 1,024, for programs that use `select`, and one client's stream takes several: at the limit, no probe
+/// can connect. Programs that the agent runs inherit the limit.
 pub(super) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

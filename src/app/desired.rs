@@ -1,4 +1,4 @@
-//! The merge task: what the sources deliver → what is wanted.
+//! The merge task: combines the sources' sets to the desired set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct MergeOutputs {
     pub wanted: watch::Sender<Arc<Wanted>>,
     /// The objects that pods of manifests refer to.
     pub objects: Arc<ManifestObjects>,
-    /// The documents that have the names of workloads, for the next merge and the next agent.
+    /// The documents with the names of workloads, for the next merge and the next agent.
     pub workloads: WorkloadStore,
 }
 
@@ -61,17 +61,17 @@ pub struct MergeTask {
     claims: ClaimStore,
     releases: Releases,
     refreshes: Refreshes,
-    /// The pods of the last merge as their sources had them: where one is the same, so is what was
-    /// made of it.
+    /// The pods of the last merge as their sources delivered them: for an unchanged one, the result is
+    /// reused.
     given: BTreeMap<PodUid, Arc<Pod>>,
-    /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
-    /// one name is the incumbent can't be told.
+    /// Whether a merge knew the running pods. Before that nothing is wanted, because the incumbent of
+    /// two pods with one name is unknown.
     settled: bool,
 }
 
 impl MergeTask {
-    /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
-    /// same full name.
+    /// Returns a task that merges `sources`. Pods that run according to the newest list take precedence
+    /// over new ones with the same full name.
     pub fn new(
         sources: Vec<SourceReader>,
         listed: watch::Receiver<Option<Arc<Pods>>>,
@@ -242,8 +242,8 @@ impl MergeTask {
     }
 
     /// The pods and objects that keep their names: those that were wanted before, or else those that an
-    /// earlier agent wanted and what runs in the runtime, so that a duplicate does not displace a running
-    /// pod, or do a Job's work again, when the agent restarts. The documents of Jobs that an earlier agent began
+    /// earlier agent wanted and those that run, so that a duplicate does not displace a running pod, or
+    /// repeat a Job's work, when the agent restarts. The documents of Jobs that an earlier agent began
     /// are known once a merge had those of every source.
     fn incumbents(&self, before: &Merged) -> Incumbents {
         let (listed, none) = (self.listed.borrow().clone(), Pods::default());
@@ -264,8 +264,8 @@ impl MergeTask {
         incumbents
     }
 
-    /// Logs the conflicts that are new and those that are gone, those of Jobs included. Sources log what
-    /// is wrong with their own documents.
+    /// Logs new conflicts and resolved ones, including those of Jobs. Sources log the problems of their
+    /// own documents.
     fn tell_conflicts(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
         let of_sources: BTreeSet<&Diagnostic> = problems_of_sources(states).collect_set();
         let others = merged.conflicts.iter();

@@ -1,5 +1,5 @@
-//! The Docker Engine's side of the agent: the runtime over it, and what else looks at the Engine or
-//! at what the agent has of its host.
+//! The Docker Engine's side of the agent: the runtime on top of it, and the other parts that use the
+//! Engine or the host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct DockerInputs {
     pub(super) engine: SharedEngine,
     /// The id that marks containers as ours.
     pub(super) owner: String,
-    /// The pods of an agent before whose owner id was lost or replaced.
+    /// The pods of an earlier agent whose owner id was lost or replaced.
     pub(super) orphans: BTreeSet<PodUid>,
     /// The node's facts for containers.
     pub(super) node: HostFacts,
@@ -61,12 +61,11 @@ pub(super) struct Docker {
     pub(super) images: Arc<ImagePuller>,
     /// The report of image garbage collection; `None` if it is off.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
-    /// Has unused images removed; `None` if image garbage collection is off.
+    /// Requests the removal of unused images; `None` if image garbage collection is off.
     pub(super) image_reclaim: Option<ImageReclaim>,
-    /// Tells image collection which images have to stay.
+    /// Sets the images that image garbage collection must keep.
     pub(super) needed_images: watch::Sender<BTreeSet<String>>,
-    /// Looks at what the agent has of its host; to be run once it is known whether the Engine
-    /// answers.
+    /// Checks the agent's access to its host; run it once it is known whether the Engine answers.
     pub(super) host_look: HostLook,
     /// The missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
@@ -89,7 +88,7 @@ fn puller_options(config: &Config) -> PullerOptions {
 }
 
 impl Docker {
-    /// Makes the runtime and starts what it needs around it.
+    /// Creates the runtime and starts the parts around it.
     pub(super) async fn start(
         config: &Config,
         inputs: DockerInputs,

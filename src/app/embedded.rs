@@ -1,4 +1,4 @@
-//! The embedded API, wired: its authority, its kubeconfig, its port. Off where there is a cluster.
+//! Wires the embedded API: its authority, its kubeconfig, its port. Off if there is a cluster.
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ const RENEWED_AFTER: u32 = 12;
 /// How often the clock is looked at for that: it may have been set.
 const LOOK_PERIOD: Duration = Duration::from_mins(1);
 
-/// Whether the embedded API is served: a cluster has an API of its own.
+/// Whether the embedded API is served: not if there is a cluster, which has its own.
 pub(super) fn is_wanted(config: &Config) -> bool {
     config.api_address.is_some() && config.kubeconfig == ApiAccess::None
 }
@@ -126,9 +126,9 @@ impl Wiring {
         Ok(())
     }
 
-    /// Replaces the certificates whenever they are due; never ends. `issued` is when those in use were
-    /// made; none where the kubeconfig doesn't have them. What fails is tried again: what is in use
-    /// holds for most of its life yet.
+    /// Replaces the certificates whenever they are due; never returns. `issued` is when the current
+    /// ones were issued; none if they are not in the kubeconfig. Failures are retried: the current ones
+    /// are valid for most of their lifetime then.
     async fn renew(&self, renewal: &Renewal, address: SocketAddr, mut issued: Option<Timestamp>) {
         let period = LOOK_PERIOD.min(self.life / RENEWED_AFTER);
         let mut told = String::new();
@@ -197,8 +197,8 @@ impl Wiring {
     }
 }
 
-/// Whether certificates are to be replaced that were made at `issued` to hold for `life`: a part of it is
-/// over, or the clock was set to a time before they hold.
+/// Whether certificates issued at `issued` with lifetime `life` must be replaced: a part of it is over,
+/// or the clock was set to a time before their validity.
 fn is_due(issued: Timestamp, life: Duration, now: Timestamp) -> bool {
     let begin = issued.saturating_sub(CLOCKS_APART).unwrap_or(issued);
     let due = issued.saturating_add(life / RENEWED_AFTER);

@@ -1,4 +1,4 @@
-//! Eviction, wired: what it reads of the machine, and what it has collected.
+//! Wires eviction: its readings of the machine, and its reclaiming.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) struct Ends {
     orders: mpsc::Sender<Evict>,
 }
 
-/// These ends, and those that are read: what the node is short of, and orders to evict pods.
+/// These ends, and those to read: the node's pressures, and orders to evict pods.
 pub(super) fn ends() -> (Ends, Reader<Pressures>, mpsc::Receiver<Evict>) {
     let (pressures, reader) = cell(Pressures::new());
     let (orders, receiver) = evictions();

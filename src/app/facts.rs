@@ -1,5 +1,5 @@
-//! Facts about the machine, read at the start: for containers and for the Node. The addresses are
-//! read again and again where none are configured.
+//! Facts about the machine, read at the start: for containers and for the Node. The addresses are read
+//! repeatedly unless configured.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
@@ -35,8 +35,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Reads what the machine has. What can't be read stays empty, and what depends on it falls
-    /// back as it would on a machine without.
+    /// Reads the facts about the machine. Unreadable ones stay empty, and the features that depend on
+    /// them fall back.
     pub(super) fn read(config: &Config) -> Self {
         let memory = meminfo_bytes(&text("/proc/meminfo"), "MemTotal:");
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,7 +86,7 @@ pub(super) fn for_containers(
     }
 }
 
-/// A file as text; empty where it can't be read.
+/// Reads a file as text; empty if it can't be read.
 pub(super) fn text(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
@@ -103,7 +103,7 @@ fn root_bytes(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
-/// Keeps the addresses as `read` has them, until cancelled.
+/// Updates the addresses from `read` until cancelled.
 pub(super) async fn keep_addresses(
     mut addresses: Writer<Vec<IpAddr>>,
     read: impl Fn() -> Vec<IpAddr>,
@@ -122,7 +122,7 @@ fn words(addresses: &[IpAddr]) -> String {
     words.join(", ")
 }
 
-/// Addresses the machine would use towards the world, IPv4 first.
+/// The machine's addresses for outgoing traffic, IPv4 first.
 pub(super) fn own_ips() -> Vec<IpAddr> {
     [("0.0.0.0:0", ANYWHERE_V4), ("[::]:0", ANYWHERE_V6)]
         .into_iter()

@@ -24,8 +24,8 @@ pub(super) fn policy(config: &Config) -> ContainerGcPolicy {
     )
 }
 
-/// Collects until cancelled. While a disk is short of space, what is left of pods that
-/// are over goes too (upstream's eviction manager).
+/// Collects until cancelled. While a disk is short of space, the remains of ended pods are removed too
+/// (as by upstream's eviction manager).
 pub(super) async fn collect(
     gc: Arc<ContainerGc>,
     pressures: Reader<Pressures>,

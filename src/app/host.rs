@@ -32,12 +32,12 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// The Engine's network of pods where none is named.
 const DEFAULT_NETWORK: &str = "bridge";
 
-/// Time between two looks for a network that is missing. Nothing reports that it was created, and a
-/// user who creates it waits for pods to start.
+/// Interval of checks for a missing network. Its creation is not reported, and a user who creates it
+/// waits for pods to start.
 const NETWORK_PERIOD: Duration = Duration::from_secs(5);
 
-/// Pauses after looks that failed though the Engine answers: one that has just started may refuse its
-/// first calls, and nothing reports when it no longer does.
+/// Pauses after failed checks though the Engine answers: one that has just started may refuse its first
+/// calls, and doesn't report when that ends.
 const FAILED_PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(5), Duration::from_mins(1));
 
@@ -76,7 +76,7 @@ struct Peer {
 }
 
 impl HostLook {
-    /// Takes a first look, without the Engine's help, and returns the reader of its results.
+    /// Makes a first check, without the Engine, and returns the reader of its results.
     pub(super) async fn new(
         config: &Config,
         engine: SharedEngine,
@@ -102,14 +102,15 @@ impl HostLook {
         (look, reports)
     }
 
-    /// With the present owner id, and the pods of an agent before whose owner id was lost or replaced.
+    /// Sets the current owner id, and the pods of an earlier agent whose owner id was lost or replaced.
     pub(super) fn looking_for(mut self, owner: &str, orphans: BTreeSet<PodUid>) -> Self {
         owner.clone_into(&mut self.owner);
         self.orphans = orphans;
         self
     }
 
-    /// Looks whenever the Engine begins to answer, and again until a look succeeds, until cancelled.
+    /// Checks whenever the Engine begins to answer, and retries until a check succeeds, until
+    /// cancelled.
     pub(super) async fn run(mut self, mut reach: watch::Receiver<RuntimeReach>) {
         self.tell(&HostAccess {
             socket: self.socket(),
@@ -155,7 +156,7 @@ impl HostLook {
         }
     }
 
-    /// Looks once for containers of the agent whose owner id was lost or replaced, and reports them.
+    /// Looks once for containers of an agent whose owner id was lost or replaced, and reports them.
     async fn find_lost(&mut self) -> Result<(), RuntimeError> {
         if self.orphans.is_empty() {
             return Ok(());
@@ -353,7 +354,7 @@ pub(super) fn network_of(config: &Config) -> String {
     network.unwrap_or(DEFAULT_NETWORK).to_owned()
 }
 
-/// Whether the Engine at that address has other files than this process.
+/// Whether the Engine at that address sees other files than this process.
 pub(super) async fn is_apart_from(docker: &str) -> bool {
     is_apart(peer(docker).await)
 }
@@ -371,10 +372,10 @@ fn is_apart(peer: Peer) -> bool {
     }
 }
 
-/// Whether this network namespace has the host's side of a network; unknown where the Engine said
-/// nothing about it. The bridge is looked for by name because the Engine often names no gateway: not
-/// for a `docker0` that it has made since its last start, and not for a network that was created
-/// with a subnet alone.
+/// Whether this network namespace has the host's side of a network; unknown if the Engine reported
+/// nothing about it. The bridge is looked up by name because the Engine often reports no gateway: not
+/// for a `docker0` that it has created since its last start, and not for a network that was created
+/// with a subnet only.
 fn has_host_side(side: &HostSide) -> Option<bool> {
     if side.bridge.is_none() && side.gateways.is_empty() {
         return None;

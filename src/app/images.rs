@@ -1,4 +1,4 @@
-//! The images in our Node's status, and those that workloads name.
+//! The images in our Node's status, and those of workloads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use mirrorlet_docker::image::WorkloadImages;
 
 /// Shortest time between two lists: a spree of pulls costs no more than the status it goes into.
 const LIST_GAP: Duration = Duration::from_secs(10);
-/// Pauses from a list that failed to the next one, unless something changes before: nothing waits for it,
-/// and an Engine that was away says when it is back.
+/// Pauses after a failed list, unless something changes before: nothing waits for it, and the return of
+/// an Engine is reported.
 const LIST_AGAIN: ExponentialBackoff = ExponentialBackoff::new(LIST_GAP, Duration::from_mins(5));
 
 /// Says which images the workloads of these sources name.
@@ -25,9 +25,9 @@ pub(super) fn of_workloads(sources: Vec<SourceReader>) -> WorkloadImages {
     })
 }
 
-/// Lists all images at the start, and whenever they may have changed, until cancelled. While the
-/// Engine doesn't answer, the last list stands; its return is an event. A list that fails otherwise is
-/// tried again without one.
+/// Lists all images at the start, and whenever they may have changed, until cancelled. While the Engine
+/// doesn't answer, the last list is kept; its return is an event. A list that fails otherwise is
+/// retried without one.
 pub(super) async fn keep(images: Arc<ImagePuller>, mut known: Writer<Vec<ImageSeen>>) {
     let mut changes = images.changed();
     let mut again = LIST_AGAIN;

@@ -47,8 +47,8 @@ impl LockError {
     }
 }
 
-/// The lock of a root directory, held until dropped. The kernel lets go of it when the process
-/// ends in whatever way, so there is no stale lock to clean up.
+/// The lock of a root directory, held until dropped. The kernel releases it when the process ends for
+/// any reason, so there is no stale lock to clean up.
 #[derive(Debug)]
 pub struct RootLock {
     /// Open for as long as the lock is held; the lock belongs to the open file.
@@ -56,8 +56,8 @@ pub struct RootLock {
 }
 
 impl Drop for RootLock {
-    /// Lets go of it, also where a child that is being started holds a copy of the open file for
-    /// the moment between fork and exec.
+    /// Releases it explicitly, because a child that is being started may hold a copy of the open file
+    /// between fork and exec.
     fn drop(&mut self) {
         // A failed unlock doesn't matter: closing the file, next, releases the lock.
         let _ = flock(&self.file, FlockOperation::Unlock);
@@ -65,7 +65,7 @@ impl Drop for RootLock {
 }
 
 impl RootLock {
-    /// Creates the root directory (0700) where missing, and takes its lock.
+    /// Creates the root directory (0700) if it is missing, and takes its lock.
     ///
     /// # Errors
     /// Another agent holds it, or the system refused.
@@ -122,7 +122,7 @@ impl RootLock {
 }
 
 /// Replaces the process id in the lock file. The new one is written before the rest of the file is
-/// cut off: on a full disk the block of the one before may be the only one that there is.
+/// truncated: on a full disk, the block of the old one may be the only one available.
 fn write_pid(file: &mut File) -> io::Result<()> {
     let line = format!("{}\n", std::process::id());
     file.rewind()?;

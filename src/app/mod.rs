@@ -82,7 +82,7 @@ use view::View;
 /// Runs the agent until it is stopped.
 ///
 /// # Errors
-/// The agent can't start, or a part of it that it can't live without failed.
+/// The agent can't start, or an essential part of it failed.
 pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     descriptors::raise_limit();
     let cancel = CancellationToken::new();
@@ -256,7 +256,7 @@ impl Agent {
         outcome
     }
 
-    /// Waits, within a bound, for all parts to end after they were cancelled.
+    /// Waits, with a time limit, for all parts to end after they were cancelled.
     pub async fn drain(&mut self) {
         drain(&mut self.parts).await;
     }
@@ -282,7 +282,7 @@ fn pod_objects(cluster: Option<&Cluster>) -> PodObjects {
     })
 }
 
-/// The node as admission sees it: as the cluster knows it, or by its facts without one.
+/// The node for admission: as the cluster has it, or from its facts without a cluster.
 fn admit_node(
     facts: &NodeFacts,
     cluster: Option<&Cluster>,
@@ -352,8 +352,8 @@ struct Wired {
 }
 
 impl Wired {
-    /// Starts what turns changes into news, tells the API server, and measures; hands out what is
-    /// served.
+    /// Starts the tasks for change notifications, the API server and metrics; returns the parts for the
+    /// servers.
     #[expect(
         clippy::too_many_lines,
         reason = "one statement for each part that is wired"

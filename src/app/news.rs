@@ -1,4 +1,4 @@
-//! When the status report changes, and the Engine's line of it.
+//! Changes of the status report, and its part about the Engine.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use mirrorlet_runtime::Runtime;
 /// Shortest time between two reports that differ in the progress of pulls alone.
 const PULL_NEWS_GAP: Duration = Duration::from_millis(500);
 
-/// The inputs whose changes change the status report, or the objects of the embedded API.
+/// The inputs whose changes affect the status report, or the objects of the embedded API.
 pub(super) struct News {
     pub(super) reach: watch::Receiver<RuntimeReach>,
     pub(super) pods: watch::Receiver<u64>,
-    /// The sets of the sources: workloads and problems are in no merge. That a source was read
-    /// again is no news.
+    /// The sets of the sources: workloads and problems are not part of a merge. Reading a source again
+    /// without a change doesn't count.
     pub(super) sources: Vec<Reader<SourceState>>,
     pub(super) merged: Reader<Merged>,
     pub(super) histories: Reader<Histories>,
@@ -41,9 +41,9 @@ pub(super) struct News {
     pub(super) pressures: Reader<Pressures>,
     pub(super) addresses: Reader<Vec<IpAddr>>,
     pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
-    /// The observed pods. That all are known for the first time is news.
+    /// The observed pods. It counts as a change when all are known for the first time.
     pub(super) cache: CacheReader,
-    /// Changes when more is known of a pod than before, so that all may be known.
+    /// Changes when more is known about a pod than before, so that all may be known.
     pub(super) members: watch::Receiver<u64>,
     /// Whether that was reported.
     pub(super) is_listed: bool,
@@ -75,8 +75,8 @@ impl News {
     }
 }
 
-/// Starts the task that turns the news of all parts into one version number, and the one that keeps
-/// the Engine's line of the report: an Engine that doesn't answer delays no other news.
+/// Starts the task that combines the changes of all parts to one version number, and the one that
+/// updates the report's part about the Engine: an Engine that doesn't answer delays no other change.
 pub(super) fn start_news(
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -116,7 +116,7 @@ pub(super) fn start_news(
     engine_reader
 }
 
-/// Has the report's version change while images are pulled: often enough to watch them come.
+/// Changes the report's version while images are pulled, often enough to show their progress.
 pub(super) async fn tell_pull_news(
     mut progress: watch::Receiver<u64>,
     version: watch::Sender<u64>,
@@ -130,7 +130,7 @@ pub(super) async fn tell_pull_news(
     }
 }
 
-/// Has the report's version change with the cluster's part of it.
+/// Changes the report's version with its part about the cluster.
 pub(super) async fn tell_cluster_news(mut cluster: ClusterView, version: watch::Sender<u64>) {
     loop {
         cluster.changed().await;

@@ -1,5 +1,5 @@
-//! The node API, wired: the server asks the API server through the cluster's client, and believes
-//! the client certificates of the authorities that are kept here.
+//! Wires the node API: the server calls the API server through the cluster's client, and trusts the
+//! client certificates of the authorities that are maintained here.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -32,13 +32,13 @@ use mirrorlet_host::telemetry::occurrences;
 
 /// How often a file of authorities is looked at: it is small.
 const FILE_PERIOD: Duration = Duration::from_secs(10);
-/// How often the API server is asked for the authorities that it publishes: they change once in
-/// years, and new ones are published well before they are used.
+/// How often the published authorities are read from the API server: they change once in years, and new
+/// ones are published well before they are used.
 const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
 /// Pause after the API server could not be asked.
 const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
-/// Pauses after it refused while no authorities are known: until they are, nobody with a certificate
-/// can call the node API. It may have just started, or throttle the requests of all nodes that did.
+/// Pauses after a refusal while no authorities are known: until then, no client with a certificate can
+/// call the node API. The server may have just started, or throttle the requests of all nodes that did.
 const UNKNOWN_PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(5), Duration::from_mins(1));
 
@@ -66,7 +66,7 @@ impl Reviewer for ClusterReviewer {
     }
 }
 
-/// The port of the node API, before it is served.
+/// The bound port of the node API, before it is served.
 pub(super) struct Listening {
     listener: TcpListener,
     /// The address of the port.
@@ -81,7 +81,7 @@ impl Listening {
     }
 }
 
-/// Binds the port of the node API, unless it is disabled. Done before the Node publishes it.
+/// Binds the port of the node API, unless it is disabled. Called before the Node publishes it.
 pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<Listening>> {
     let Some(address) = config.node_api() else {
         return Ok(None);

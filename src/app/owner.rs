@@ -1,5 +1,5 @@
-//! The agent's identity, as the root directory keeps it: the owner id of its containers, the salt, and
-//! the Node's name.
+//! The agent's identity in the root directory: the owner id of its containers, the salt, and the Node's
+//! name.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,11 +22,10 @@ const SALT: &str = "salt";
 /// Name of the file of the Node's name.
 const NODE_NAME: &str = "node-name";
 
-/// The owner id of a root directory; made up and kept there when it has none. Call it with the
-/// root's lock held.
+/// The owner id of a root directory; created and stored if there is none. Call it with the root's lock
+/// held.
 ///
-/// # Errors
-/// The file can't be read or written, or holds something else: losing the id would orphan every
+/// # Errors The file can't be read or written, or has invalid content: losing the id would orphan every
 /// container, so it is never replaced silently.
 pub fn owner_id(root: &Path) -> io::Result<String> {
     let path = root.join(OWNER);
@@ -48,8 +47,8 @@ pub fn owner_id(root: &Path) -> io::Result<String> {
     }
 }
 
-/// The pods that an agent before had on a root directory whose owner file was lost or replaced since;
-/// none where it is the same. Call it before [`owner_id`].
+/// The pods of an earlier agent on a root directory whose owner file was lost or replaced since; none
+/// if it is the same. Call it before [`owner_id`].
 pub fn orphans(root: &Path) -> BTreeSet<PodUid> {
     let path = root.join(OWNER);
     let present = std::fs::read_to_string(&path).ok();
@@ -64,8 +63,7 @@ pub fn orphans(root: &Path) -> BTreeSet<PodUid> {
     pods.unwrap_or_default().into_iter().collect_set()
 }
 
-/// Keeps the Node's name for the next agent. Returns the name that the one before had, if that was
-/// another.
+/// Stores the Node's name for the next agent. Returns the previous name, if it differed.
 ///
 /// # Errors
 /// The file can't be read or written.
@@ -83,8 +81,8 @@ pub fn keep_node_name(root: &Path, name: &str) -> io::Result<Option<String>> {
     Ok(before)
 }
 
-/// A text that only this machine knows, unlike the owner id, which the Node has as well. Made up and
-/// kept when there is none; a damaged one costs a restart of the pods whose UID it is a part of.
+/// A random text that only this machine has, unlike the owner id, which the Node also has. Created and
+/// stored if there is none; a damaged one costs a restart of the pods whose UID contains it.
 ///
 /// # Errors
 /// The file can't be read or written.

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_host::telemetry::occurrences;
 
-/// How long the parts are given to end once the agent is told to stop. They only drop what they
-/// hold: containers stay, and every call that is cut off is found again at the next start.
+/// How long the parts may take to end once the agent is stopping. They only release their resources:
+/// containers stay, and every interrupted call is noticed at the next start.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// A part of the agent that runs until the agent stops.
@@ -34,7 +34,7 @@ pub(super) async fn until_told(parts: &mut Parts) -> anyhow::Result<()> {
     }
 }
 
-/// Waits, within a bound, for all parts to end after they were cancelled.
+/// Waits, with a time limit, for all parts to end after they were cancelled.
 pub(super) async fn drain(parts: &mut Parts) {
     let all = async { while parts.join_next().await.is_some() {} };
     if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
@@ -42,7 +42,7 @@ pub(super) async fn drain(parts: &mut Parts) {
     }
 }
 
-/// Spawns a part that ends by itself when the agent stops, after what it has to finish.
+/// Spawns a part that ends by itself when the agent stops, after its last work.
 pub(super) fn spawn(
     parts: &mut Parts,
     name: &'static str,
@@ -54,7 +54,7 @@ pub(super) fn spawn(
     });
 }
 
-/// Spawns a part that has nothing to do once the agent stops: it ends then, wherever it waits.
+/// Spawns a part without work to finish when the agent stops: it ends wherever it waits.
 pub(super) fn spawn_until(
     parts: &mut Parts,
     cancel: &CancellationToken,

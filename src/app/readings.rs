@@ -1,5 +1,5 @@
-//! The machine's data in our Node: facts, most of which hold until the next boot, and readings of
-//! the moment. What can't be read is left out.
+//! The machine's data in our Node: facts, most of which are constant until the next boot, and current
+//! readings. Unreadable data is left out.
 
 use std::net::IpAddr;
 use std::path::Path;

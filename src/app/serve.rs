@@ -19,7 +19,7 @@ pub(super) struct Listeners {
     metrics: Option<TcpListener>,
 }
 
-/// Binds them: before anything is started, so that an address in use keeps the agent from starting.
+/// Binds them, before anything is started, so that the agent doesn't start if an address is in use.
 pub(super) async fn bind(config: &Config) -> anyhow::Result<Listeners> {
     let metrics = match config.metrics_address {
         Some(address) => Some(bind_metrics(address).await?),

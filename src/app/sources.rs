@@ -1,4 +1,4 @@
-//! The sources of pods on this machine: the manifest directory, what the embedded API stores, and URLs.
+//! The sources of pods on this machine: the manifest directory, the embedded API's store, and URLs.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ use crate::source::last_good;
 use crate::source::{SourceReader, source};
 use crate::store::refresh::{RefreshHandle, refreshes};
 
-/// The default manifest directory is made with its root; one that was named must be there already.
-/// One that has gone since is not made again: an empty directory would say that every pod of it
-/// is to be stopped, its absence only that something is wrong.
+/// Creates the default manifest directory with its root; a configured one must exist. A directory that
+/// was removed later is not created again: an empty one would mean that all its pods must be stopped, a
+/// missing one only that something is wrong.
 pub(super) fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
     let had_manifests = last_good::may_hold_any(&config.root);
     if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {

@@ -23,8 +23,8 @@ use mirrorlet_docker::translate::names::container_name;
 use mirrorlet_host::telemetry::Metrics;
 use mirrorlet_host::volume::HostFiles;
 
-/// How long the Engine may take to say where its files are. It is asked once after each reconnect; while
-/// it doesn't answer, what it said before counts, and all else is reported.
+/// How long the Engine may take to report where its files are. It is asked once after each reconnect;
+/// while it doesn't answer, its last answer applies, and everything else is reported.
 const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// How long it isn't asked again after it didn't answer, while something is known: the caller waits for
@@ -46,8 +46,7 @@ impl Said {
         self.dirs.as_ref().map(|(_, dirs)| dirs.clone())
     }
 
-    /// Whether the Engine is to be asked, after so many reconnects, by a caller who wants to know since
-    /// `began`.
+    /// Whether the Engine must be asked, after so many reconnects, by a caller who waits since `began`.
     fn is_due(&self, reconnects: u64, began: Instant) -> bool {
         match (&self.dirs, self.failed) {
             (Some((at, _)), _) if *at == reconnects => false,

@@ -1,7 +1,7 @@
 //! Notifications to systemd: the agent is ready, alive, or stopping. Without systemd they do nothing.
 //!
-//! They never wait: a systemd that hangs takes no notification once its queue is full, and would hold a
-//! thread that all tasks share.
+//! They never block: a hanging systemd accepts no notification once its queue is full, and would block
+//! a thread that all tasks share.
 
 use std::env;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Whether a notification is to be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Systemd has it, or there is none that could be reached.
+    /// systemd has received it, or there is none.
     Done,
     /// Systemd had no room for it.
     NoRoom,
@@ -35,8 +35,8 @@ pub(super) fn stopping() {
     notify("STOPPING=1");
 }
 
-/// Reports again that the agent is ready if systemd had no room for it; then feeds the watchdog twice
-/// per period until cancelled. It runs as a task, so that a stuck runtime misses the deadline.
+/// Reports again that the agent is ready if systemd's queue was full; then feeds the watchdog twice per
+/// period until cancelled. It runs as a task, so that a stuck async runtime misses the deadline.
 pub(super) async fn keep_alive(readiness: Sent) {
     until_sent(readiness, AGAIN, ready).await;
     match watchdog_period() {
@@ -45,8 +45,8 @@ pub(super) async fn keep_alive(readiness: Sent) {
     }
 }
 
-/// Feeds the watchdog twice per period, and again until systemd has room: one sign of life that is lost
-/// may cost the agent its life.
+/// Feeds the watchdog twice per period, and retries while systemd's queue is full: a lost notification
+/// may cause a restart of the agent.
 async fn feed(period: Duration, mut send: impl FnMut() -> Sent) {
     let mut half = tokio::time::interval((period / 2).max(Duration::from_millis(1)));
     half.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,8 +90,8 @@ fn notify(state: &str) -> Sent {
     }
 }
 
-/// Sends to a socket that has a path, or after an `@` a name without one. Fails at once where its queue
-/// is full.
+/// Sends to a socket with a path, or to an abstract one (`@` and a name). Fails at once if its queue is
+/// full.
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

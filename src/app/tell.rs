@@ -1,5 +1,5 @@
-//! Tells the journal what becomes of manifests: read, held at their last good version, refused for
-//! another pod of the same name, and of workloads when their pods change.
+//! Records changes of manifests in the journal: read, held at their last good version, refused because
+//! of another pod with the same name, and changes of workloads' pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ pub(super) struct ManifestReporter {
 }
 
 impl ManifestReporter {
-    /// Reports one operation of a merge. Called before it is executed, so that the pod's
-    /// containers are known to what follows.
+    /// Reports one operation of a merge. Called before it is executed, so that the pod's containers are
+    /// known for later entries.
     pub(super) fn operation(telemetry: &Telemetry, operation: &PodOperation) {
         match operation {
             PodOperation::Add(pod) | PodOperation::Update(pod) => {
@@ -30,8 +30,8 @@ impl ManifestReporter {
         }
     }
 
-    /// Records the events of workloads whose pods have changed. `before` is the merge before; none
-    /// if that didn't know what ran already: then what `listed` has is not new.
+    /// Records the events of workloads whose pods have changed. `before` is the previous merge; none if
+    /// that didn't know the running pods yet: then the pods in `listed` are not new.
     pub(super) fn workloads(
         telemetry: &Telemetry,
         before: Option<&Merged>,

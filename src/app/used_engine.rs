@@ -1,4 +1,4 @@
-//! The Engine that has the containers of an agent, as its root directory keeps it.
+//! The Engine with an agent's containers, as recorded in its root directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const MIB_MAX: u64 = 1;
 pub(super) struct UsedEngine {
     /// Its address.
     pub(super) address: String,
-    /// The id that it gave itself; empty if it has none.
+    /// The Engine's own id; empty if it has none.
     #[serde(default)]
     pub(super) id: String,
     /// The owner id of the containers.
@@ -30,7 +30,7 @@ impl UsedEngine {
     /// The Engine that the last agent used; none if no agent has reached one.
     ///
     /// # Errors
-    /// The file can't be read, or holds something else.
+    /// The file can't be read, or has invalid content.
     pub(super) fn read(root: &Path) -> io::Result<Option<Self>> {
         let path = file(root);
         let failed = |error: io::Error| {
@@ -44,20 +44,20 @@ impl UsedEngine {
             .map_err(failed)
     }
 
-    /// Whether no agent has reached an Engine with that root directory. Call it before the Engine is asked
-    /// for anything, too.
+    /// Whether no agent has reached an Engine with that root directory. Call it before the first call
+    /// to the Engine, too.
     pub(super) fn is_unknown(root: &Path) -> bool {
         matches!(Self::read(root), Ok(None))
     }
 
-    /// The address of the Engine that the last agent used, if it is another than `address`. Call it before
-    /// the Engine is asked for anything: the file follows it.
+    /// The address of the Engine that the last agent used, if it differs from `address`. Call it before
+    /// the first call to the Engine, which updates the file.
     pub(super) fn other_address(root: &Path, address: &str) -> Option<String> {
         let used = Self::read(root).ok().flatten()?;
         (used.address != address).then_some(used.address)
     }
 
-    /// Keeps it, unless it is kept already.
+    /// Stores it, unless it is stored already.
     ///
     /// # Errors
     /// The file can't be written.
@@ -69,8 +69,8 @@ impl UsedEngine {
         disk::replace(&file(root), &serde_json::to_vec(self)?)
     }
 
-    /// Why nothing may be removed for an agent whose containers are at this Engine, if the Engine that
-    /// was asked, or the owner id, is another one: volumes of running containers would go.
+    /// Why nothing may be removed for an agent whose containers are on this Engine, if the Engine that
+    /// was asked, or the owner id, differs: volumes of running containers would be removed.
     pub(super) fn refusal(&self, asked: &Self, root: &Path) -> Option<String> {
         let (path, shown) = (file(root), root.display());
         let is_same = if self.id.is_empty() || asked.id.is_empty() {

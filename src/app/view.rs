@@ -122,7 +122,7 @@ pub(super) struct View {
     pub(super) changes: watch::Receiver<u64>,
     pub(super) stats: Arc<StatsProvider>,
     pub(super) journal: Journal,
-    /// The facts of this Node, but for those of the Engine and its addresses.
+    /// The facts of this Node, except for those of the Engine and its addresses.
     pub(super) facts: NodeFacts,
     /// The addresses of the machine, primary first.
     pub(super) addresses: Reader<Vec<IpAddr>>,

@@ -1,6 +1,6 @@
-//! An authority of our own: it signs the certificates of the embedded API and of its clients.
+//! Our own certificate authority: it signs the certificates of the embedded API and of its clients.
 //!
-//! Its key and certificate stay in the root directory; what it signs is made anew at each start.
+//! Its key and certificate stay in the root directory; its certificates are issued again at each start.
 
 use std::io;
 use std::path::Path;
@@ -27,8 +27,7 @@ const VALID_FOR: Duration = Duration::from_hours(10 * 365 * 24);
 const RENEWED_BEFORE: Duration = Duration::from_hours(2 * 365 * 24);
 /// The validity of the certificates that it signs.
 pub const SIGNED_FOR: Duration = Duration::from_hours(365 * 24);
-/// The difference by which the clocks of clients may be behind ours: what is signed holds for so long
-/// already.
+/// Tolerated clock difference of clients that are behind: certificates are valid from that long ago.
 pub const CLOCKS_APART: Duration = Duration::from_hours(1);
 /// The start of 2026, when this was written: a clock that is behind it is wrong. Machines without a
 /// clock of their own start so, and have the time of the network a moment later.
@@ -53,11 +52,11 @@ pub struct Credential {
 }
 
 impl Authority {
-    /// The authority of that root, made if there is none, if it ends soon, or if it was made while the
-    /// clock was wrong and doesn't hold yet. Blocks on the disk.
+    /// The authority of that root; created if there is none, if it expires soon, or if it was created
+    /// while the clock was wrong and isn't valid yet. Blocks on the disk.
     ///
     /// # Errors
-    /// Its file can't be written, or one that is there can't be used.
+    /// Its file can't be written, or an existing one can't be used.
     pub fn of_root(root: &Path, now: Timestamp) -> Result<Self, CertificateError> {
         let path = root.join(DIRECTORY).join(FILE);
         let unreadable = |error: &io::Error| CertificateError::Unreadable {
@@ -85,7 +84,7 @@ impl Authority {
         Ok(made)
     }
 
-    /// The same, with another validity of what it signs.
+    /// The same, with another lifetime of its certificates.
     #[must_use]
     pub fn signing_for(self, life: Duration) -> Self {
         Self { life, ..self }
@@ -148,7 +147,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// A certificate for a server on this machine.
+    /// Issues a certificate for a server on this machine.
     ///
     /// # Errors
     /// The system gives no random numbers.
@@ -163,7 +162,7 @@ impl Authority {
         from_pem(made.certificate.as_bytes(), made.key.as_bytes()).map_err(CertificateError::Unmade)
     }
 
-    /// A certificate for a client that may do everything.
+    /// Issues a certificate for a client with all permissions.
     ///
     /// # Errors
     /// The system gives no random numbers.

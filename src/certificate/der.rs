@@ -1,7 +1,7 @@
-//! The few fields of a certificate that are read here: whose it is, and how long it is valid.
+//! Parses the few fields of a certificate that are needed: its subject, and its validity.
 //!
-//! webpki checks certificates; this only reads their fields afterwards. A reader of a whole
-//! certificate would be the largest dependency of the node API for three fields.
+//! webpki verifies certificates; this only reads their fields afterwards. A full parser would be the
+//! largest dependency of the node API for three fields.
 //!
 //! X.690 (DER), RFC 5280 section 4.1.
 
@@ -27,7 +27,7 @@ pub(super) const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// The fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
-    /// The last common name of the subject; empty when it has none.
+    /// The last common name of the subject; empty if it has none.
     pub common_name: String,
     /// Its organizations, in order.
     pub organizations: Vec<String>,
@@ -46,7 +46,7 @@ impl Leaf {
         }
     }
 
-    /// Reads a certificate; none when it can't be read, or a name in it is no text.
+    /// Parses a certificate; none if it is invalid, or a name in it is not text.
     pub fn read(certificate: &[u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(certificate).take(SEQUENCE)?);
         let mut body = Reader(certificate.take(SEQUENCE)?);
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         Some((tag, content))
     }
 
-    /// The content of the next element, which has to be of that kind.
+    /// The content of the next element, which must have that tag.
     pub(super) fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next()
             .filter(|(found, _)| *found == tag)

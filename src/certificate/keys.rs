@@ -44,10 +44,10 @@ pub enum CertificateError {
     Unkept(String),
 }
 
-/// A certificate, its intermediates and its key out of their PEM forms.
+/// Parses a certificate, its intermediates and its key from PEM.
 ///
 /// # Errors
-/// They are none, or the key is not that of the certificate; the message says which.
+/// They are invalid, or the key is not that of the certificate; the message says which.
 pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("it is not PEM: {error}"))?;
@@ -66,7 +66,7 @@ fn certified(
     CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| error.to_string())
 }
 
-/// The certificates and the rest, the key that is, of a PEM file that holds both.
+/// Splits a PEM file into the certificates and the rest, which is the key.
 pub fn split_pem(both: &str) -> (String, String) {
     let (mut chain, mut rest) = (String::new(), String::new());
     let mut is_certificate = false;
@@ -85,10 +85,10 @@ pub fn split_pem(both: &str) -> (String, String) {
     (chain, rest)
 }
 
-/// Names and addresses of whoever shows a certificate, as it holds them.
+/// Names and addresses in a certificate, in the form of its extension.
 ///
 /// # Errors
-/// A name is no text of ASCII.
+/// A name is not ASCII.
 pub fn alternative_names(
     names: &[String],
     addresses: &[IpAddr],
@@ -108,7 +108,7 @@ pub(super) fn new_key() -> Result<String, CertificateError> {
     Ok(pem("PRIVATE KEY", key.serialized_der()))
 }
 
-/// Whether that (PEM) is a key that requests can be made with.
+/// Whether the PEM is a key that can sign requests.
 pub(super) fn is_key(key: &str) -> bool {
     key_pair(key).is_ok()
 }
@@ -119,10 +119,10 @@ fn key_pair(key: &str) -> Result<KeyPair, CertificateError> {
     KeyPair::try_from(&secret).map_err(|error| unmade(&error))
 }
 
-/// A request for what was ordered, for that key (PEM).
+/// Creates a request for an order, with that key (PEM).
 ///
-/// Its name is a hash of the key and of all that is asked for: who asks again, having forgotten
-/// that it did, comes upon its first request.
+/// Its name is a hash of the key and of the whole order: a requester that repeats a request without
+/// knowing finds its first one.
 ///
 /// Upstream: `digestedName` and `requestNodeCertificate` of
 /// `pkg/kubelet/certificate/bootstrap/bootstrap.go`; `newGetTemplateFn` of

@@ -1,8 +1,8 @@
-//! Certificates of this node: made, read, requested from the cluster, kept on disk.
+//! Certificates of this node: created, parsed, requested from the cluster, stored on disk.
 //!
-//! Two parts have theirs signed by the cluster: `cluster` the one it calls the API server with,
-//! `server` the one it is called by. What they decide is in [`mirrorlet_core::certificate`]; this is
-//! what both do about it.
+//! The cluster signs two of them: `cluster` uses one to call the API server, `server` serves the node
+//! API with the other. The decisions are in [`mirrorlet_core::certificate`]; this module has the shared
+//! I/O.
 //!
 //! Upstream: `pkg/kubelet/certificate`, `k8s.io/client-go/util/certificate`.
 
@@ -26,12 +26,12 @@ pub use self::requested::{
     CertificateRequest, Issued, Order, Progress, Purpose, Requested, SignError, Signer,
 };
 
-/// Largest file of a certificate or key that is read, in MiB; honest ones have a few thousand bytes.
+/// Maximum size of a certificate or key file, in MiB; real ones have a few thousand bytes.
 pub const FILE_MIB_MAX: u64 = 1;
 /// Directory below the root with the certificates that the cluster signs, and their keys.
 pub const DIRECTORY: &str = "pki";
 
-/// When a certificate is to be renewed; another time each time it is asked.
+/// When to renew a certificate; a different time for each call.
 pub fn renewal(validity: &Validity) -> Timestamp {
     validity.renew_at(random::fraction())
 }

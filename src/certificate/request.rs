@@ -1,5 +1,5 @@
-//! A strict parser of certificate requests. It refuses a request with any field that it doesn't know:
-//! the signer has another parser, which must not find more in it than the approver saw.
+//! A strict parser of certificate requests. It refuses a request with any unknown field: the signer has
+//! another parser, which must not find more in it than the approver saw.
 //!
 //! RFC 2986, RFC 5280 section 4.2.1.6.
 
@@ -34,7 +34,7 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// Parses a certificate request in PEM.
 ///
 /// # Errors
-/// It asks for something else than the certificate of a node does; the words say what.
+/// It doesn't ask for exactly a node's certificate; the message says why.
 pub fn wanted(pem: &[u8]) -> Result<Wanted, String> {
     if pem.len() > REQUEST_BYTES_MAX {
         return Err(format!("it is larger than {REQUEST_BYTES_MAX} bytes"));

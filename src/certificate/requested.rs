@@ -1,8 +1,7 @@
-//! A certificate of the cluster's: requested, waited for, kept on disk.
+//! A certificate from the cluster: requested, awaited, stored on disk.
 //!
-//! The key is on disk before the request is made, and the request is named after its key: an agent
-//! that ends in between comes upon its own request when it asks again, and nobody has to decide
-//! twice.
+//! The key is on disk before the request is created, and the request is named after its key: an agent
+//! that restarts in between finds its own request when it asks again, and nobody has to decide twice.
 //!
 //! Upstream: `k8s.io/client-go/util/certificate` (`certificate_manager.go`,
 //! `certificate_store.go`), `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`LoadClientCert`).
@@ -39,7 +38,7 @@ pub struct Order {
     pub purpose: Purpose,
     /// Name of the Node.
     pub node: String,
-    /// Names in it. Who approves a serving certificate compares them with the Node's status.
+    /// Names in it. The approver of a serving certificate compares them with the Node's status.
     pub hosts: Vec<String>,
     /// Addresses in it.
     pub addresses: Vec<IpAddr>,
@@ -108,7 +107,7 @@ impl Issued {
     }
 }
 
-/// How far a certificate has come.
+/// The progress of a certificate request.
 #[derive(Debug)]
 pub enum Progress {
     /// The API server is unreachable, which is reported elsewhere.
@@ -122,7 +121,7 @@ pub enum Progress {
     },
     /// It can't be had now.
     Failed(CertificateError),
-    /// It was signed. Nothing is kept before [`Requested::keep`].
+    /// It was signed. Nothing is stored before [`Requested::keep`].
     Issued(Box<Issued>),
 }
 
@@ -134,7 +133,7 @@ struct Pending {
     since: Timestamp,
 }
 
-/// Has one certificate signed by the cluster, as often as it is asked to.
+/// Requests one certificate from the cluster, and its renewals.
 #[derive(Debug)]
 pub struct Requested {
     order: Order,
@@ -163,7 +162,7 @@ impl Requested {
         }
     }
 
-    /// The file of the certificate and its key. There is none before the first was kept.
+    /// The file of the certificate and its key. It does not exist before the first was stored.
     pub fn file(&self) -> &Path {
         &self.current
     }
@@ -175,8 +174,8 @@ impl Requested {
         (now < issued.validity.not_after).then_some(issued)
     }
 
-    /// Whether a certificate is for all that is ordered: it may have been ordered by an agent that
-    /// had another name or other addresses.
+    /// Whether a certificate matches the whole order: it may have been ordered by an agent with another
+    /// name or other addresses.
     ///
     /// Upstream: `certSatisfiesTemplateLocked` of `certificate_manager.go`.
     pub fn fits(&self, certified: &CertifiedKey) -> bool {
@@ -200,17 +199,17 @@ impl Requested {
             .all(|name| verify_server_name(&parsed, &name).is_ok())
     }
 
-    /// Orders another certificate from now on. A request for the one before is left to itself.
+    /// Orders a different certificate from now on. A request for the previous one is abandoned.
     pub fn reorder(&mut self, order: Order) {
         self.order = order;
         self.pending = None;
     }
 
-    /// Goes one step on: makes a request, or sees what became of it. Says how long to wait for the
+    /// Takes one step: creates a request, or checks its outcome. Returns how long to wait before the
     /// next step.
     ///
     /// # Cancel safety
-    /// A request that was under way is made again.
+    /// A request in progress is repeated.
     pub async fn step(&mut self, signer: &dyn Signer, now: Timestamp) -> (Progress, Duration) {
         let Some(pending) = &self.pending else {
             return self.ask(signer, now).await;
@@ -277,10 +276,10 @@ impl Requested {
     /// Stores the signed certificate, so that the next start needs no approval.
     ///
     /// # Errors
-    /// The disk refuses. The request is kept, and the next step finds it again.
+    /// The disk refuses. The request stays, and the next step finds it again.
     ///
     /// # Cancel safety
-    /// It is kept, or nothing has changed.
+    /// It is stored, or nothing has changed.
     pub async fn keep(&mut self, issued: &Issued) -> Result<(), CertificateError> {
         let (current, next_key) = (self.current.clone(), self.next_key.clone());
         let pem = issued.pem.clone();

@@ -1,5 +1,5 @@
-//! The client's end of the WebSockets that the agent's socket speaks: messages of one channel each,
-//! as `v5.channel.k8s.io` has them.
+//! The client's end of WebSockets on the agent's socket: messages of one channel each, as in
+//! `v5.channel.k8s.io`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::Failure;
 use crate::server::admin::PROTOCOL;
 
-/// Standard input of a process, and the data of a forwarded connection.
+/// Standard input of a process, or the data of a forwarded connection.
 pub(super) const STDIN: u8 = 0;
 /// Standard output.
 pub(super) const STDOUT: u8 = 1;
@@ -53,7 +53,7 @@ impl Handshake {
             .header(SEC_WEBSOCKET_PROTOCOL, PROTOCOL)
     }
 
-    /// Whether the headers of an answer are those of a WebSocket of our protocol.
+    /// Whether the headers of an answer accept a WebSocket with our protocol.
     pub(super) fn accepts(&self, answer: &HeaderMap) -> bool {
         let accept = derive_accept_key(self.key.as_bytes());
         let has = |name, wanted: &str| answer.get(name).is_some_and(|value| value == wanted);
@@ -61,7 +61,7 @@ impl Handshake {
     }
 }
 
-/// Both directions of a connection; `early` came over it already.
+/// Both directions of a connection; `early` are bytes that were already received.
 pub(super) async fn channels(stream: UnixStream, early: Bytes) -> (Sender, Receiver) {
     let socket =
         WebSocketStream::from_partially_read(stream, early.into(), Role::Client, None).await;
@@ -103,7 +103,7 @@ impl Receiver {
     /// The next message; none once the agent has closed the connection.
     ///
     /// # Cancel safety
-    /// Dropped, it loses nothing.
+    /// If the future is dropped, nothing is lost.
     pub(super) async fn next(&mut self) -> Result<Option<Received>, Failure> {
         loop {
             let message = match self.0.next().await {

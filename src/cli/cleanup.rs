@@ -1,4 +1,4 @@
-//! `mirrorlet cleanup`: removes what an agent has left.
+//! `mirrorlet cleanup`: removes everything that a stopped agent has left.
 
 use std::fmt::Write as _;
 use std::path::Path;

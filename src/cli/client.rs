@@ -1,4 +1,4 @@
-//! Asks the agent that runs on a root directory, through its socket.
+//! Calls the agent of a root directory, through its socket.
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use super::channels::{self, Handshake, Receiver, Sender};
 use crate::config::socket_path;
 use crate::server::admin::ErrorBody;
 
-/// How long the beginning of an answer may take. Status never waits for the Engine; a log may,
-/// for as long as one Engine read.
+/// Deadline for the beginning of an answer. Status never waits for the Engine; a log may wait for one
+/// Engine read.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Largest error answer that is read, in bytes.
@@ -36,14 +36,14 @@ const PATH_MAX: usize = 60 << 10;
 /// The body of a request without one.
 const NO_BODY: Empty<Bytes> = Empty::new();
 
-/// The next step after an agent closed a stream before its end.
+/// The advice after an agent closed a stream before its end.
 pub(super) const LOOK_AND_REPEAT: &str =
     "it probably stopped or restarted; check with mirrorlet status, and run the command again";
 
 /// The connection's own work; it has to be polled for anything to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An answer whose body is still coming. Dropping it closes the connection.
+/// An answer whose body is still being received. Dropping it closes the connection.
 pub struct Answer {
     body: Incoming,
     /// None once it has ended.
@@ -94,15 +94,15 @@ pub(super) fn with_query(path: &str, query: &impl serde::Serialize) -> anyhow::R
     Ok(format!("{path}{mark}{query}"))
 }
 
-/// Sends `GET path` to the agent that runs on `root`.
+/// Sends `GET path` to the agent of `root`.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
     within(root, send(root, Request::get(path), NO_BODY)).await
 }
 
-/// Documents that the agent sends one a line, until it stops.
+/// Documents that the agent sends, one per line, until it stops.
 pub struct Lines<T> {
     root: PathBuf,
     answer: Answer,
@@ -111,10 +111,10 @@ pub struct Lines<T> {
 }
 
 impl<T: serde::de::DeserializeOwned> Lines<T> {
-    /// Asks the agent that runs on `root` for them.
+    /// Requests them from the agent of `root`.
     ///
     /// # Errors
-    /// [`Failure::NoAgent`] when none answers; else the agent's own words.
+    /// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
     pub async fn watch(root: &Path, path: &str) -> Result<Self, Failure> {
         Ok(Self {
             root: root.to_owned(),
@@ -148,10 +148,10 @@ impl<T: serde::de::DeserializeOwned> Lines<T> {
     }
 }
 
-/// Asks the agent that runs on `root` for a WebSocket at `path`.
+/// Opens a WebSocket at `path` of the agent of `root`.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub(super) async fn upgrade(root: &Path, path: &str) -> Result<(Sender, Receiver), Failure> {
     if path.len() > PATH_MAX {
         return Err(Failure::Usage(anyhow::anyhow!(
@@ -196,35 +196,35 @@ async fn within<T>(
 /// Parses the JSON document of an answer.
 ///
 /// # Errors
-/// The agent answered something else.
+/// The answer is not such a document.
 pub fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(answer)
         .context("failed to decode the agent's response; the agent may be of another version")
 }
 
-/// Sends `POST path` to the agent that runs on `root`; the whole answer.
+/// Sends `POST path` to the agent of `root`, and returns the whole answer.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
     let answer = within(root, send(root, Request::post(path), NO_BODY)).await?;
     answer.whole().await
 }
 
-/// Sends `POST path` to the agent that runs on `root`, and waits until it is done with it, for as
-/// long as that takes; the whole answer.
+/// Sends `POST path` to the agent of `root`, waits for its end without a deadline, and returns the
+/// whole answer.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub async fn post_patiently(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
     let answer = send(root, Request::post(path), NO_BODY).await?;
     answer.whole().await
 }
 
-/// Sends `POST path` with a JSON document to the agent that runs on `root`; the whole answer.
+/// Sends `POST path` with a JSON document to the agent of `root`, and returns the whole answer.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub async fn post_json(
     root: &Path,
     path: &str,
@@ -235,11 +235,10 @@ pub async fn post_json(
     within(root, send(root, request, body)).await?.whole().await
 }
 
-/// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with
-/// it, for as long as that takes.
+/// Sends `PUT path` with a body to the agent of `root`, and waits for its end without a deadline.
 ///
 /// # Errors
-/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+/// [`Failure::NoAgent`] if none answers; otherwise the agent's error.
 pub async fn put<B>(root: &Path, path: &str, body: B) -> Result<(), Failure>
 where
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Completion in shells: of flags and values by clap, of pods, containers, workloads, namespaces and
-//! volumes by the running agent.
+//! Shell completion: clap completes flags and values, the running agent provides pods, containers,
+//! workloads, namespaces and volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ fi
 /// How long the agent may take: whoever presses the key waits.
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// Answers a shell that asks for candidates; whether one does.
+/// Answers a shell's request for candidates; returns whether there was one.
 pub(super) fn answer() -> Result<bool, clap::Error> {
     let cwd = std::env::current_dir().ok();
     CompleteEnv::with_factory(command)
@@ -42,10 +42,10 @@ pub(super) fn answer() -> Result<bool, clap::Error> {
         .try_complete(std::env::args_os(), cwd.as_deref())
 }
 
-/// Returns the script that has a shell ask this program.
+/// Returns the script that makes a shell call this program for completion.
 ///
 /// # Errors
-/// No script is known for that shell.
+/// The shell is not supported.
 pub fn script(shell: clap_complete::Shell) -> io::Result<String> {
     let name = shell.to_string();
     let shells = Shells::builtins();
@@ -334,8 +334,8 @@ fn flag(words: &[OsString], name: &str) -> Option<OsString> {
     None
 }
 
-/// The names of pods that begin so, each with its status: the short name, and with its namespace
-/// where several pods share it or the word has one.
+/// The names of pods with this prefix, each with its status: the short name, and with its namespace if
+/// several pods share it or the word has one.
 fn pod_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.is_ending()) {

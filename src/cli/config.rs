@@ -1,4 +1,4 @@
-//! `mirrorlet config`: the schema of the config file, and what the settings come to.
+//! `mirrorlet config`: the schema of the config file, and the resulting settings.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! `mirrorlet dns`: the DNS server of pods, as the agent runs it in a container.
+//! `mirrorlet dns`: the DNS server of pods, which the agent runs in a container.
 
 use anyhow::Context as _;
 use mirrorlet_dns::{Options, serve};

@@ -1,4 +1,4 @@
-//! `mirrorlet events`: what happened to pods, to workloads and to the node, as `kubectl events` shows it.
+//! `mirrorlet events`: events of pods, workloads and the node, in the format of `kubectl events`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use mirrorlet_core::workload::WorkloadKind;
 #[cfg(test)]
 mod tests;
 
-/// Prints Events once, or as they come.
+/// Prints Events once, or continuously.
 pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
     let about = match args.pod.as_deref() {
         None => About::All,
@@ -61,7 +61,7 @@ pub async fn events(args: &EventsArgs, root: &Path) -> Outcome {
     }
 }
 
-/// The next entry about a pod, also one that is no Event.
+/// The next entry about a pod, even if it is not an Event.
 pub(super) async fn next_of_pod(
     events: &mut client::Lines<EventReport>,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! `mirrorlet exec` and `mirrorlet attach`: a process in a container, as if it were here.
+//! `mirrorlet exec` and `mirrorlet attach`: connect to a process in a container.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -113,8 +113,8 @@ impl Talk {
         }
     }
 
-    /// Sends what is typed and the terminal's sizes. Goes on for ever, since the process may
-    /// have something to say after its input has ended.
+    /// Sends input and the terminal's sizes. Never returns, because the process may produce output
+    /// after its input has ended.
     async fn send(&self, mut sender: Sender) {
         let mut input = self.stdin.then(stdio::input);
         let mut resized = self

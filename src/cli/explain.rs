@@ -1,4 +1,4 @@
-//! `mirrorlet explain`: what happened to one pod, oldest first, and why; of a workload its problems
+//! `mirrorlet explain`: the history of one pod, oldest first, with reasons; for a workload its problems
 //! and the state of its pods.
 
 use std::path::Path;
@@ -22,7 +22,7 @@ mod workload;
 /// Reason of the entries that list the Engine calls of a sync.
 const ENGINE_CALLS: &str = "EngineCalls";
 
-/// Prints the story of a pod, and with `--follow` its new entries; or the state of a workload.
+/// Prints the history of a pod, and with `--follow` its new entries; or the state of a workload.
 pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
     let has_kind = WorkloadKind::named(&args.pod).is_some();
     // The story of a workload's only pod can be followed.
@@ -72,7 +72,7 @@ pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
     }
 }
 
-/// The workloads that are asked for; none if a pod is, or nothing that is known.
+/// The requested workloads; none if the argument is a pod, or unknown.
 async fn workloads(args: &ExplainArgs, root: &Path) -> Result<Option<Workloads>, Failure> {
     let report = status::fetch(root, true).await?;
     Ok(Workloads::named(&report, &args.pod, Timestamp::now()))

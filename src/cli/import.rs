@@ -1,6 +1,6 @@
-//! `mirrorlet import compose`: a compose project as manifests.
+//! `mirrorlet import compose`: converts a compose project to manifests.
 //!
-//! Reads what the import asks for, and the environment; everything else is decided in
+//! Reads the files that the import needs, and the environment; everything else is decided in
 //! `mirrorlet_compose`.
 
 use std::fmt::Write as _;

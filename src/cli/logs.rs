@@ -133,8 +133,9 @@ fn prefix(pod: &PodReport, container: &str) -> String {
     format!("[pod/{}/{container}] ", pod.name)
 }
 
-/// The container whose log is printed: the one named, else the pod's default one, else the only one: an
-/// older agent names no default. Empty where the agent refuses the request, because it has to be named.
+/// The container whose log is printed: the given one, otherwise the pod's default one, otherwise the
+/// only one, because an older agent reports no default. Empty if the agent refuses the request without
+/// a name.
 fn chosen_name(args: &LogsArgs, pod: &PodReport) -> String {
     let asked = args.container.as_ref();
     let only = match pod.containers.as_slice() {
@@ -225,7 +226,7 @@ fn path(query: &LogsQuery, uid: &PodUid, container: Option<&str>) -> anyhow::Res
     client::with_query(&path, query)
 }
 
-/// A text as one segment of a path, or one value of a query.
+/// Escapes a text for one segment of a path, or one value of a query.
 pub(super) fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

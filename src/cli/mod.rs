@@ -1,7 +1,9 @@
-//! The commands: text in, text out, and an exit code.
+//! The commands: their arguments, output and exit codes.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `events`, `plan`, `diff`, `rollout`, `restart`, `pull`, `stop`, `start`, `run-job`, `wait`, `volumes`, `top`, `images`, `logs`, `exec`, `attach`, `cp` and `port-forward`
-//! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
+//! `run` calls `app`; `status`, `explain`, `events`, `plan`, `diff`, `rollout`, `restart`, `pull`,
+//! `stop`, `start`, `run-job`, `wait`, `volumes`, `top`, `images`, `logs`, `exec`, `attach`, `cp` and
+//! `port-forward` call a running agent through its socket; the others need no agent. Nothing here makes
+//! decisions about pods.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -60,7 +62,7 @@ pub enum Failure {
     Problems,
     /// The command line or the configuration is wrong. Exit code 2.
     Usage(anyhow::Error),
-    /// The command line is wrong, and that was printed. Exit code 2.
+    /// The command line is wrong, and the error was printed. Exit code 2.
     UsageTold,
     /// No agent answers. Exit code 3.
     NoAgent(anyhow::Error),
@@ -130,7 +132,7 @@ fn print_one(output: DocumentOutput, document: &impl serde::Serialize) -> Outcom
     })
 }
 
-/// The whole program: parses the command line, does what it says, prints an error once.
+/// The whole program: parses the command line, executes the command, prints an error once.
 pub fn main() -> ExitCode {
     match complete::answer() {
         Ok(true) => return ExitCode::SUCCESS,
@@ -164,8 +166,8 @@ fn error_text(error: &anyhow::Error) -> String {
     }
 }
 
-/// Errors about a word that a command doesn't take: of `exec` without a `--` before its command in
-/// kubectl's words, of `run` for who expects that of Docker.
+/// Messages about unexpected arguments: for `exec` without `--` before its command in kubectl's words,
+/// for `run` for users who expect Docker's.
 const UNEXPECTED_WORDS: [(&str, &str); 2] = [
     (
         "exec",
@@ -177,7 +179,7 @@ const UNEXPECTED_WORDS: [(&str, &str); 2] = [
     ),
 ];
 
-/// An error of the command line, in words of our own where people often type what isn't taken.
+/// Converts an error of the command line, with our own message for common mistakes.
 fn explained(error: clap::Error) -> clap::Error {
     let typed = std::env::args_os().nth(1);
     let is_typed = |(name, _): &&(&str, &str)| typed.as_ref().is_some_and(|arg| *arg == **name);
@@ -198,8 +200,7 @@ fn explained(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Whether a write failed because its reader has gone. serde has an error of its own around that of
-/// the write.
+/// Whether a write failed because its reader is gone. serde wraps the error of the write in its own.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let of_io = error.downcast_ref::<io::Error>().map(io::Error::kind);
     let of_json = || error.downcast_ref::<serde_json::Error>()?.io_error_kind();
@@ -275,7 +276,7 @@ fn config_file(flag: Option<&Path>, ambient: &Ambient) -> Result<Option<LocatedF
         .map_err(|e| Failure::Usage(e.into()))
 }
 
-/// The whole configuration that these flags, the environment and the config file make.
+/// Resolves the whole configuration from these flags, the environment and the config file.
 pub fn resolve_args(args: &SettingArgs) -> Result<Resolved, Failure> {
     let ambient = ambient()?;
     let file = config_file(args.config.as_deref(), &ambient)?;

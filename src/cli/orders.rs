@@ -108,8 +108,8 @@ fn each_once(pods: &[PodReport], names: &[String]) -> Result<Vec<String>, PodNot
     Ok(all)
 }
 
-/// The pod that a text means, or those of a workload that aren't ending; none where it means a Job, or
-/// may mean one.
+/// The pods for a text: one pod, or those of a workload that aren't being stopped; none if it is a Job,
+/// or may be one.
 fn pods_of<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
     let word = text.split_once('/').map(|(word, _)| word);
     let kind = word.and_then(WorkloadKind::of_word);

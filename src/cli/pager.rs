@@ -1,4 +1,4 @@
-//! Long text on a terminal, a page at a time.
+//! Shows long text on a terminal page by page.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::{Outcome, print};
 /// The pager where `PAGER` names none: it ends by itself where the text fits, and shows styles.
 const PAGER: &str = "less -FRX";
 
-/// Prints a text; on a terminal through the pager that the environment variable `PAGER` names.
+/// Prints a text; on a terminal through the pager in the environment variable `PAGER`.
 pub(super) fn page(text: &str, is_wanted: bool) -> Outcome {
     let pager = std::env::var("PAGER").unwrap_or_else(|_| PAGER.to_owned());
     if is_wanted && io::stdout().is_terminal() && !pager.trim().is_empty() {

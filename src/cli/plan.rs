@@ -1,4 +1,4 @@
-//! `mirrorlet plan` and `diff`: what would happen with other manifests in place.
+//! `mirrorlet plan` and `diff`: the effects of other manifests.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -44,7 +44,7 @@ pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Prints the differences between what runs and what manifests say.
+/// Prints the differences between the running pods and manifests.
 pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     let report = match fetch(&args.manifests.paths, root, true).await {
         // 1 says that there are differences.

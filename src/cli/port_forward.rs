@@ -1,4 +1,4 @@
-//! `mirrorlet port-forward`: local ports whose connections end inside of a pod.
+//! `mirrorlet port-forward`: forwards local ports to a pod.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,8 +20,8 @@ use crate::server::admin::STREAMS_MAX;
 use mirrorlet_core::api::report::PodReport;
 use mirrorlet_core::select::find_one_of;
 
-/// Most connections at a time; further ones wait, of each listener all but one in its queue. The agent
-/// takes a few more.
+/// Maximum number of connections; further ones wait, all but one per listener in its queue. The agent
+/// accepts a few more.
 const CONNECTIONS_MAX: usize = 60;
 const _: () = assert!(CONNECTIONS_MAX < STREAMS_MAX);
 
@@ -215,7 +215,7 @@ impl Target {
     }
 }
 
-/// Passes on what a local client sends, and its end. Ends only when nobody takes it.
+/// Passes on a local client's data, and its end. Returns only when the receiver is gone.
 async fn upwards(mut read: OwnedReadHalf, mut sender: Sender) {
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     loop {

@@ -191,7 +191,7 @@ fn not_in_time(name: &str, limit: Duration, last: &str) -> Failure {
     ))
 }
 
-/// Prints how far a rollout has come, until it ends. The state that was told last is left in `last`.
+/// Prints the progress of a rollout until it ends. The last reported state is stored in `last`.
 async fn follow(args: &RolloutStatusArgs, root: &Path, last: &mut String) -> Outcome {
     let HistoryReport {
         name, namespace, ..
@@ -250,7 +250,7 @@ fn standing(report: &StatusReport, namespace: &str, name: &str) -> Standing {
         .map_or(Standing::Gone, standing_of)
 }
 
-/// How far the rollout of a workload has come: that of its pods, one after another.
+/// The progress of a workload's rollout: that of its pods, one after another.
 fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> Standing {
     let is_its = |pod: &&PodReport| {
         pod.workload.as_deref() == Some(owner)
@@ -331,8 +331,8 @@ fn workload<'a>(
     all.find(|one| one.namespace == namespace && one.owner == owner)
 }
 
-/// The number of pods that run the version which all of them are to run: that of the manifest, or
-/// the one that an undo names.
+/// The number of pods that run the version which all of them should run: that of the manifest, or the
+/// one selected by an undo.
 fn updated(pods: &[&PodReport]) -> usize {
     let is_undo = |rollout: &RolloutReport| rollout.target != rollout.newest;
     let rollouts = || pods.iter().filter_map(|pod| pod.rollout.as_ref());

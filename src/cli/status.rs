@@ -1,4 +1,4 @@
-//! `mirrorlet status`: the pods of the running agent, and what is wrong.
+//! `mirrorlet status`: the pods of the running agent, and the problems.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -37,15 +37,15 @@ pub async fn status(args: &StatusArgs, root: &Path) -> Outcome {
     Ok(())
 }
 
-/// One look at the agent that runs on `root`. A fresh one has what was saved before, and takes a few
-/// hundredths of a second longer.
+/// Reads the status of the agent of `root` once. A fresh report includes all saved changes, and takes a
+/// few hundredths of a second longer.
 pub async fn fetch(root: &Path, fresh: bool) -> Result<StatusReport, Failure> {
     let path = format!("/v1/status?fresh={fresh}");
     let body = client::get(root, &path).await?.whole().await?;
     Ok(client::parse(&body)?)
 }
 
-/// The report as it is, and after each change. A fresh one has what was saved before.
+/// The current report, and one after each change. A fresh one includes all saved changes.
 pub(super) async fn watch_reports(
     root: &Path,
     fresh: bool,
@@ -74,8 +74,8 @@ async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
     }
 }
 
-/// The part of a report that is asked for, in the order asked for. While watching, the requested
-/// pods may appear and disappear.
+/// The requested part of a report, in the requested order. While watching, the requested pods may
+/// appear and disappear.
 fn selected(
     args: &StatusArgs,
     mut report: StatusReport,

@@ -1,6 +1,6 @@
-//! Standard streams of ours, each on a thread of its own: reading and writing them may block for
-//! as long as the other side likes, and nothing else here may wait for that. The threads are not
-//! waited for at the end, as one that reads could not be.
+//! Our standard streams, each on a thread of its own: reads and writes may block for any time, and
+//! nothing else may wait for them. The threads are not joined at the end, because a blocked read can't
+//! be interrupted.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -88,7 +88,7 @@ impl Output {
     /// Writes a piece after all before it.
     ///
     /// # Errors
-    /// The stream has been closed by who read it.
+    /// The reader has closed the stream.
     pub(super) async fn write(&mut self, piece: Piece) -> io::Result<()> {
         if let Some(sender) = &self.sender
             && sender.send(piece).await.is_ok()
@@ -102,7 +102,7 @@ impl Output {
     /// Waits until everything is written.
     ///
     /// # Errors
-    /// Something was not.
+    /// A write failed.
     pub(super) async fn finish(&mut self) -> io::Result<()> {
         self.sender = None;
         match (&mut self.done).await {

@@ -17,7 +17,7 @@ pub const BAD: Style = AnsiColor::Red.on_default();
 /// Columns are this many spaces apart.
 const GAP: usize = 2;
 
-/// One cell: text without control characters, and how it looks on a terminal.
+/// One cell: text without control characters, and its style on a terminal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cell {
     text: String,
@@ -57,7 +57,7 @@ pub fn titles<'a>(titles: impl IntoIterator<Item = &'a str>) -> Vec<Cell> {
     titles.into_iter().map(title).collect()
 }
 
-/// Rows below their titles, as [`render`] writes them; nothing where there are no rows.
+/// Rows below their titles, as rendered by [`render`]; nothing without rows.
 pub fn titled<'a>(
     names: impl IntoIterator<Item = &'a str>,
     rows: impl IntoIterator<Item = Vec<Cell>>,
@@ -70,8 +70,8 @@ pub fn titled<'a>(
     render(&all)
 }
 
-/// The text on one line, without control characters: a container's own words must not drive the
-/// reader's terminal.
+/// Converts text to one line without control characters: a container's text must not control the user's
+/// terminal.
 pub fn one_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim().chars() {
@@ -90,13 +90,13 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
-/// Rows as text, each column as wide as its widest cell, nothing after the last one. Styles are
-/// written as ANSI sequences.
+/// Renders rows as text, each column as wide as its widest cell, without padding after the last one.
+/// Styles are written as ANSI sequences.
 pub fn render(rows: &[Vec<Cell>]) -> String {
     render_aligned(rows, &mut Vec::new())
 }
 
-/// Rows as [`render`] writes them, below others whose columns are at least `widths` wide; wider cells
+/// Renders rows as [`render`] does, below others whose columns are at least `widths` wide; wider cells
 /// widen their columns.
 pub fn render_aligned(rows: &[Vec<Cell>], widths: &mut Vec<usize>) -> String {
     for row in rows {

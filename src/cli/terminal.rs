@@ -6,13 +6,13 @@ use std::io::{self, IsTerminal};
 use mirrorlet_streaming::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Standard input's terminal in raw mode. Dropping it, also by a panic, puts it back.
+/// Standard input's terminal in raw mode. Restored on drop, also after a panic.
 pub(super) struct RawTerminal {
     before: Termios,
 }
 
 impl RawTerminal {
-    /// Switches to raw mode: every key goes to the other side, Ctrl-C too.
+    /// Switches to raw mode: every key is sent to the remote side, including Ctrl-C.
     ///
     /// # Errors
     /// The system refused.
@@ -37,7 +37,7 @@ pub(super) fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// The size of the terminal we are on, if we are on one.
+/// The size of our terminal, if there is one.
 pub(super) fn size() -> Option<TerminalSize> {
     let size = tcgetwinsize(io::stdin()).or_else(|_| tcgetwinsize(io::stdout()));
     size.ok()

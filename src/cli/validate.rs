@@ -1,7 +1,7 @@
-//! `mirrorlet validate`: what the agent would say about manifests, without an agent.
+//! `mirrorlet validate`: reports the agent's problems with manifests, without an agent.
 //!
-//! Reads what the agent would read, by the same rules, and draws each problem with its source
-//! line, but for Secrets. It starts nothing and needs neither an Engine nor root.
+//! Reads the files that the agent would read, by the same rules, and renders each problem with its
+//! source line, except for Secrets. It starts nothing and needs neither an Engine nor root.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -289,7 +289,7 @@ impl Run {
         duplicates.into_iter().next()
     }
 
-    /// Remembers the UID of a pod; fails with what is wrong if another one has it. Only a written UID
+    /// Records the UID of a pod; fails with a problem if another one has it. Only an explicitly set UID
     /// can be that of two pods with different names.
     fn note_uid(&mut self, document: &Document, location: &str) -> Option<Diagnostic> {
         let Some(Accepted::Pod(accepted)) = &document.accepted else {
@@ -308,8 +308,8 @@ impl Run {
         None
     }
 
-    /// Notes the references that lead nowhere, once everything is read. What a file lacks that was
-    /// named alone may be in another one.
+    /// Records unresolved references, once everything is read. If only single files were given, the
+    /// missing objects may be in others.
     fn find_unmet(&mut self) {
         let objects = &self.objects;
         let find = |key: &ObjectKey| objects.get(key).cloned().flatten();
@@ -377,15 +377,15 @@ fn place(document: &Document, location: &str) -> String {
     )
 }
 
-/// Refuses what the agent doesn't open in the manifest directory.
+/// Refuses files that the agent doesn't open in the manifest directory.
 ///
 /// # Errors
-/// It isn't a regular file, or can't be looked at.
+/// It isn't a regular file, or can't be read.
 pub(super) fn check_regular(path: &Path) -> io::Result<()> {
     disk::check_regular(&fs::metadata(path)?).map_err(io::Error::other)
 }
 
-/// Reads at most one byte more than a manifest may have: enough to know that it is too large.
+/// Reads at most one byte more than the maximum size of a manifest, to detect one that is too large.
 fn read_bounded(reader: &mut dyn Read) -> io::Result<Vec<u8>> {
     let limit = u64::try_from(MANIFEST_BYTES_MAX).unwrap_or(u64::MAX);
     let mut bytes = Vec::new();

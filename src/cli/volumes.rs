@@ -112,7 +112,7 @@ fn confirm(volumes: &[&VolumeReport]) -> Outcome {
     Err(anyhow::anyhow!(why).into())
 }
 
-/// Says that nobody agreed. Who may not be there to be asked, as in a script, learns of `--yes`.
+/// The error without consent. If the user could not be asked, as in a script, it mentions `--yes`.
 fn not_agreed(is_asked: bool) -> &'static str {
     if is_asked {
         "nothing was removed"

@@ -1,4 +1,4 @@
-//! `mirrorlet wait`: until pods, or all pods of a workload, reach a state.
+//! `mirrorlet wait`: waits until pods, or all pods of a workload, reach a state.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -39,8 +39,8 @@ const OTHER_KINDS: [&str; 16] = [
     "pvc",
 ];
 
-/// Waits until pods reach a state, one after another, and prints each in their order, as kubectl
-/// does. After the timeout, those that have reached it are printed, too.
+/// Waits until pods reach a state, one after another, and prints each in their order, as kubectl does.
+/// After the timeout, pods that have reached it are printed, too.
 pub async fn wait(args: &WaitArgs, root: &Path) -> Outcome {
     let mut waiting: VecDeque<Awaited> = args.pods.iter().map(|pod| Awaited::new(pod)).collect();
     let follow = follow(&mut waiting, args.state, root);
@@ -115,8 +115,8 @@ impl Awaited {
         }
     }
 
-    /// Takes in a report. A pod that isn't there yet may come. One that is to be gone keeps the
-    /// name that the user typed: whether it was seen before is chance.
+    /// Processes a report. A pod that doesn't exist yet may appear. When waiting for deletion, the name
+    /// that the user typed is kept: whether the pod was seen before is chance.
     fn look(&mut self, report: &StatusReport, state: WaitFor) -> Result<(), Failure> {
         let pod = match find_pod(&report.pods, &self.typed) {
             Ok(pod) => Some(pod),
@@ -170,8 +170,8 @@ impl Awaited {
         )))
     }
 
-    /// Whether a workload has the state: all the pods that it wants have. One that no source has so far
-    /// may be of a former version, and nothing is known of its state; it counts as one that is there.
+    /// Whether a workload has the state: all its wanted pods have. A pod that no source has delivered
+    /// yet may be of a former version, with an unknown state; it counts as existing.
     fn workload_is(
         &self,
         kind: WorkloadKind,
@@ -223,9 +223,9 @@ fn is_of_api(source: &SourceReport) -> bool {
     source.kind == PodSource::Api.as_str()
 }
 
-/// Whether a pod or Job that the report lacks is gone: the agent has listed the containers and read the
-/// sources. The API server counts only for its own pods, `of_api`: of the others nothing is missing
-/// while it is silent.
+/// Whether a pod or Job that is missing in the report is gone: the agent has listed the containers and
+/// read the sources. The API server only matters for its own pods, `of_api`: its silence affects no
+/// other.
 fn has_all(report: &StatusReport, of_api: bool) -> bool {
     let counts = |source: &&SourceReport| of_api || !is_of_api(source);
     let mut sources = report.sources.iter().filter(counts);
@@ -238,8 +238,7 @@ fn is_healthy(pod: &PodReport) -> bool {
     pod.is_ready() && !pod.held && rollout.is_none_or(RolloutReport::is_paused_when_done)
 }
 
-/// Whether Jobs have the state; of several namespaces, all of them. One that has failed never
-/// completes.
+/// Whether Jobs have the state; in several namespaces, all of them. A failed one never completes.
 fn jobs_are(jobs: &[&JobReport], pods: &[&PodReport], state: WaitFor) -> Result<bool, Failure> {
     match state {
         WaitFor::Deleted => Ok(jobs.is_empty() && pods.is_empty()),
@@ -258,7 +257,7 @@ fn jobs_are(jobs: &[&JobReport], pods: &[&PodReport], state: WaitFor) -> Result<
     }
 }
 
-/// Whether all the pods that workloads want have the state; of several namespaces, all of them.
+/// Whether all wanted pods of workloads have the state; in several namespaces, all of them.
 fn all_are(
     workloads: &[&WorkloadReport],
     pods: &[&PodReport],

@@ -1,9 +1,9 @@
-//! Approves and denies the certificate signing requests of our agents, as
+//! Approves and denies our agents' certificate signing requests, as
 //! [`mirrorlet_core::certificate::approval`] decides.
 //!
-//! A request is decided once, with Nodes that were listed after it was seen. A request whose decision
-//! can't be written is tried again by itself, with growing pauses, and holds up no other. When the API
-//! server is away, all is begun anew: a list finds every request that is still undecided.
+//! A request is decided once, with Nodes that were listed after it was observed. A request whose
+//! decision can't be written is retried by itself, with growing pauses, and blocks no other. After an
+//! outage of the API server, everything starts again: a list finds every undecided request.
 
 #[cfg(test)]
 mod tests;
@@ -33,8 +33,8 @@ use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::{CertificateDecision, Metrics, occurrences};
 
-/// Most requests in one answer: each may have 1.5 MB, which is what etcd takes, and whoever may
-/// request may make many of them.
+/// Maximum number of requests in one page: each may have 1.5 MB, etcd's limit, and a user who may
+/// create them may create many.
 const REQUESTS_PAGE_MAX: u32 = 20;
 /// Most Nodes in one answer: each has some tens of kilobytes.
 const NODES_PAGE_MAX: u32 = 100;
@@ -49,8 +49,8 @@ const WAITING_PAUSE: Duration = Duration::from_secs(2);
 const FAILED_MAX: usize = 1000;
 /// Most of them that are tried again at a time, so that a new request doesn't wait for them all.
 const RETRIES_MAX: usize = 10;
-/// Pauses before one of them is tried again: some can never be decided, as one that is as large as
-/// etcd takes, which no condition can be added to.
+/// Pauses before the retry of a request: some can never be decided, for example because they have the
+/// maximum size of etcd, so that no condition can be added.
 const RETRY_PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(2), Duration::from_mins(5));
 /// Pauses after failures.
@@ -138,8 +138,8 @@ pub struct ApproverTask {
     approver: Approver,
     /// Those whose Node isn't there yet.
     waiting: Requests,
-    /// Those whose decision could not be written, by name. They are known over lists that are begun
-    /// anew, so that one of them doesn't end each of these.
+    /// Requests whose decision could not be written, by name. Kept across new lists, so that such a
+    /// request doesn't abort each of them.
     failed: BTreeMap<String, Failed>,
     metrics: Metrics,
     /// The failure reported last.
@@ -164,7 +164,7 @@ impl ApproverTask {
     /// Runs until cancelled.
     ///
     /// # Cancel safety
-    /// A decision that was on its way is made, or is made again.
+    /// A decision in progress is written, or is made again.
     pub async fn run(&mut self) {
         let mut backoff = PAUSES;
         loop {
@@ -183,8 +183,7 @@ impl ApproverTask {
         }
     }
 
-    /// Decides all requests that there are and come, until the API server can't be asked; the words
-    /// say why.
+    /// Decides all existing and new requests, until the API server fails; returns the reason.
     async fn follow(&mut self) -> String {
         self.waiting.clear();
         // What the list shows again is waited for, what it doesn't is gone.
@@ -274,7 +273,7 @@ impl ApproverTask {
     /// Decides these requests.
     ///
     /// # Errors
-    /// The API server doesn't answer, or not us. What fails with one request alone is none.
+    /// The API server doesn't answer, or rejects us. Failures with single requests are not errors.
     async fn decide(&mut self, due: Requests) -> Result<(), ApiError> {
         // Listed now: a Node that was registered before a request was made is among them.
         let nodes = self.list_nodes().await?;

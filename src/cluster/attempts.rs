@@ -1,11 +1,11 @@
-//! Attempts side by side, one of a key at a time.
+//! Concurrent attempts, one per key at a time.
 
 use std::collections::HashMap;
 use std::future::Future;
 
 use tokio::task::{Id, JoinSet};
 
-/// Attempts that are under way. Dropping it gives them up.
+/// Attempts in progress. Dropping it abandons them.
 pub(super) struct Attempts<K, T> {
     tasks: JoinSet<T>,
     keys: HashMap<Id, K>,
@@ -13,7 +13,7 @@ pub(super) struct Attempts<K, T> {
 }
 
 impl<K: PartialEq, T: Send + 'static> Attempts<K, T> {
-    /// None yet, and at most `max` at a time.
+    /// Returns an empty set with at most `max` attempts at a time.
     pub(super) fn new(max: usize) -> Self {
         Self {
             tasks: JoinSet::new(),
@@ -22,7 +22,7 @@ impl<K: PartialEq, T: Send + 'static> Attempts<K, T> {
         }
     }
 
-    /// Whether one more may begin.
+    /// Whether another one may begin.
     pub(super) fn has_room(&self) -> bool {
         self.keys.len() < self.max
     }
@@ -32,7 +32,7 @@ impl<K: PartialEq, T: Send + 'static> Attempts<K, T> {
         self.keys.values().any(|busy| busy == key)
     }
 
-    /// Begins one, unless one of its key is under way.
+    /// Begins one, unless one with its key is in progress.
     pub(super) fn begin(&mut self, key: K, attempt: impl Future<Output = T> + Send + 'static) {
         if !self.is_busy(&key) {
             let task = self.tasks.spawn(attempt);
@@ -40,8 +40,8 @@ impl<K: PartialEq, T: Send + 'static> Attempts<K, T> {
         }
     }
 
-    /// The next one that is over: its key, and what came of it; nothing when it panicked. Waits
-    /// for ever while none is under way.
+    /// The next completed one: its key, and its result; none if it panicked. Waits forever while none
+    /// is in progress.
     ///
     /// # Cancel safety
     /// Nothing is lost.

@@ -1,6 +1,6 @@
-//! Bodies of the API server's answers, each bounded as its kind needs. A server, or a proxy in front of it,
-//! can send the head of an answer and never the rest: who reads it would wait for ever. And proxies
-//! answer with pages of any length, which differ each time.
+//! Bodies of the API server's answers, each with limits for its kind. A server, or a proxy in front of
+//! it, can send the headers of an answer but never the rest: its reader would wait forever. And proxies
+//! answer with pages of any length, with differing content.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,18 +18,18 @@ use tower::BoxError;
 
 use mirrorlet_core::api::shortened;
 
-/// How long a body that is no watch may be silent. A server computes an answer before it sends its head, so
-/// the rest comes at once.
+/// How long a body that is not a watch may be silent. A server computes an answer before it sends its
+/// headers, so the rest follows at once.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// The end of a watch is known to its reader so long after its beginning at the earliest: kube's watcher
 /// asks again at once after an end, which a server that ends each watch would make an endless loop.
 const WATCH_MIN: Duration = Duration::from_secs(1);
-/// Most bytes that are read of a refusal that may be a `Status`, whose words and reason are known only as a
-/// whole: the API server's own have some hundred, a webhook's as many as it likes.
+/// Maximum size of a refusal that may be a `Status`, whose message and reason are known only once it is
+/// complete: the API server's own have some hundred bytes, a webhook's any number.
 const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that are read of any other refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
-/// Most bytes that are kept of the API server's words.
+/// Maximum number of bytes that are kept of the API server's messages.
 pub(super) const WORDS_BYTES_MAX: usize = 4096;
 /// Most bytes that are kept of others' words.
 const OTHERS_WORDS_BYTES_MAX: usize = 256;
@@ -60,11 +60,11 @@ struct Watch {
     replaced: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Ends when its reader may know of its end.
     least: Pin<Box<Sleep>>,
-    /// Its end, once it has come. What went wrong is there until its reader knows.
+    /// Its end, once it was received. An error is kept until its reader gets it.
     end: Option<Result<(), BoxError>>,
 }
 
-/// Told of an answer that fell silent: since when, and why it is given up.
+/// Called for an answer that fell silent, with the time and the reason for giving it up.
 pub(super) type Lost = Box<dyn Fn(Instant, &str) + Send + Sync>;
 
 /// Any other answer.
@@ -86,7 +86,7 @@ impl TransportBody {
         Self { body, bound }
     }
 
-    /// Body of any other answer, whose head came just now.
+    /// Body of any other answer, whose headers were just received.
     pub(super) fn bounded(body: AnswerBody, lost: Lost) -> Self {
         let heard = Instant::now();
         let bound = Bound::Silence(Silence {
@@ -157,8 +157,8 @@ impl HttpBody for TransportBody {
     }
 }
 
-/// The body of a refusal in a form that kube reads as the API server's, and of bounded length, with the code
-/// that the refusal counts as.
+/// The body of a refusal in a form that kube parses as the API server's, with limited length, and the
+/// code that the refusal counts as.
 ///
 /// # Errors
 /// It can't be read.

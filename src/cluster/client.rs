@@ -1,4 +1,4 @@
-//! The one client of the API server, shared by all that call it.
+//! The only client of the API server, shared by all callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use super::reach::{ApiReach, ReachTracker};
 use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::Metrics;
 
-/// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
-/// a call that is stuck after 34 s or more; after ten seconds a caller can try again soon enough.
+/// Deadline of a call: upstream's API server usually answers in milliseconds, and ends a stuck call
+/// after 34 s or more; after ten seconds the caller retries instead.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
-/// Deadline of a write that admission may hold up: it may ask webhooks, whose own deadline is at
-/// most 30 s and 10 s by default; one that takes longer is as good as refused.
+/// Deadline of a write that admission may delay: it may call webhooks, whose own timeout is at most 30
+/// s and 10 s by default; one that takes longer counts as a refusal.
 pub const ADMISSION_DEADLINE: Duration = Duration::from_secs(15);
 
-/// The client of the API server. Cheap to clone: clones share connections, limit and reach.
+/// The client of the API server. Cheap to clone: clones share connections, rate limit and reach.
 ///
-/// Reads go through [`read`](Self::read), writes through [`write`](Self::write); the Node's
-/// status and Lease through [`heartbeat`](Self::heartbeat), which waits for nobody. The
-/// [`kube::Client`] stays the same for ever, whatever becomes of certificates: only watches end
-/// once when they are replaced, and go on with the new ones.
+/// Reads use [`read`](Self::read), writes [`write`](Self::write); the Node's status and Lease use
+/// [`heartbeat`](Self::heartbeat), which bypasses the rate limit. The [`kube::Client`] never changes,
+/// even if certificates are replaced: only watches are interrupted then, and continue with the new
+/// ones.
 #[derive(Clone)]
 pub struct ClusterClient {
     client: kube::Client,
@@ -45,7 +45,7 @@ impl ClusterClient {
         self.shared.doubts.notify_one();
     }
 
-    /// A client over any HTTP service; tests inject faults there.
+    /// Returns a client over any HTTP service; tests inject faults there.
     pub fn over_service<S, B>(service: S, metrics: Metrics) -> Self
     where
         S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -70,7 +70,7 @@ impl ClusterClient {
         }
     }
 
-    /// Address of the API server that requests are sent to, for people; empty for one over a
+    /// Address of the API server that requests are sent to, for users; empty for a client over a
     /// service.
     pub fn server(&self) -> Arc<str> {
         self.shared.server()
@@ -86,10 +86,10 @@ impl ClusterClient {
         self.reach.clone()
     }
 
-    /// Makes a call that changes nothing. It ends within `deadline`.
+    /// Makes a read call. It ends within `deadline`.
     ///
     /// # Errors
-    /// As the API server says; [`ApiError::Away`] after the deadline.
+    /// The API server's error; [`ApiError::Away`] after the deadline.
     pub async fn read<T>(
         &self,
         deadline: Duration,
@@ -98,11 +98,11 @@ impl ClusterClient {
         self.bounded(deadline, call).await
     }
 
-    /// Makes a call that changes something, when its turn has come: all writes but heartbeats
-    /// share one limit, 50 a second after a burst of 100. The deadline counts from its turn.
+    /// Makes a write call, subject to the rate limit: all writes except heartbeats share one, 50 per
+    /// second after a burst of 100. The deadline starts after the wait for the limit.
     ///
     /// # Errors
-    /// As the API server says; [`ApiError::Away`] after the deadline.
+    /// The API server's error; [`ApiError::Away`] after the deadline.
     pub async fn write<T>(
         &self,
         deadline: Duration,
@@ -111,10 +111,10 @@ impl ClusterClient {
         self.write_within(&self.limit, deadline, call).await
     }
 
-    /// As [`write`](Self::write), under a limit of its own.
+    /// As [`write`](Self::write), with a separate rate limit.
     ///
     /// # Errors
-    /// As the API server says; [`ApiError::Away`] after the deadline.
+    /// The API server's error; [`ApiError::Away`] after the deadline.
     pub(super) async fn write_within<T>(
         &self,
         limit: &WriteLimit,
@@ -125,11 +125,11 @@ impl ClusterClient {
         self.bounded(deadline, call).await
     }
 
-    /// Makes a heartbeat call. It bypasses the rate limit, so that no burst of other writes
-    /// makes the Node look dead; its caller keeps it seldom.
+    /// Makes a heartbeat call. It bypasses the rate limit, so that no burst of other writes makes the
+    /// Node look dead; callers must use it seldom.
     ///
     /// # Errors
-    /// As the API server says; [`ApiError::Away`] after the deadline.
+    /// The API server's error; [`ApiError::Away`] after the deadline.
     pub async fn heartbeat<T>(
         &self,
         deadline: Duration,

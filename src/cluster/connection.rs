@@ -1,9 +1,9 @@
-//! The way of every request: counted, bounded, reported to [`ReachTracker`], sent on the present
+//! The path of every request: counted, limited, reported to [`ReachTracker`], sent on the current
 //! connection.
 //!
-//! Why our own stack of layers and not kube's: kube logs each failed request as an error of its
-//! own, and holds one identity for ever. Here the identity below can be replaced; requests under
-//! way end as they began, and watches end, so that they go on with the new identity.
+//! We use our own stack of layers instead of kube's because kube logs each failed request as an error
+//! of its own, and keeps one identity forever. Here the identity can be replaced; requests in progress
+//! end as they began, and watches are interrupted, so that they continue with the new identity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +30,9 @@ use super::plugin::{self, Credentials};
 use super::reach::ReachTracker;
 use mirrorlet_host::telemetry::{ApiRequest, Metrics};
 
-/// How long the head of an answer may take, watches included: upstream's longest request takes
-/// 60 s on the server, but every caller of ours gives up sooner. It ends what hangs in a TLS
-/// handshake or on a server that is stopped, where no caller has a deadline: a watch. A refusal has to
-/// be here whole by then.
+/// Deadline for the headers of an answer, including watches: upstream's longest request takes 60 s on
+/// the server, but all our callers give up sooner. It ends calls that hang in a TLS handshake or on a
+/// stopped server if the caller has no deadline: watches. A refusal must be complete by then.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// How long opening a TCP connection may take: three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -45,15 +44,15 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// See [`KEEPALIVE`].
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Idle connections kept: a burst of writes at the client's own limit, answered in some hundred
-/// ms, takes about as many; what is idle for long is closed anyway.
+/// Maximum number of idle connections: a burst of writes at the client's own limit, answered in some
+/// hundred milliseconds, takes about as many; idle ones are closed after a while anyway.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// One identity's way to the API server.
 pub(super) type Wire = BoxCloneSyncService<Request<Body>, Response<AnswerBody>, BoxError>;
 
-/// Makes the way to the API server for an identity, with what its credential plug-in made, if it has one.
-/// Blocks on the disk.
+/// Builds the connection to the API server for an identity, with the credentials of its plug-in, if it
+/// has one. Blocks on the disk.
 pub(super) fn wire(config: &kube::Config, made: Option<&Credentials>) -> Result<Wire, kube::Error> {
     let config = plugin::configured(config, made);
     let mut connector = HttpConnector::new();
@@ -85,7 +84,7 @@ pub(super) fn wire(config: &kube::Config, made: Option<&Credentials>) -> Result<
 #[error("{0}")]
 struct Unidentified(String);
 
-/// The way while there is no identity: every call fails with what there is to say about it.
+/// The connection without an identity: every call fails with the current problem.
 pub(super) fn no_wire(problem: impl Fn() -> String + Clone + Send + Sync + 'static) -> Wire {
     BoxCloneSyncService::new(tower::service_fn(move |_: Request<Body>| {
         std::future::ready(Err(Unidentified(problem()).into()))
@@ -105,10 +104,10 @@ pub(super) struct Shared {
     present: RwLock<Present>,
     pub reach: ReachTracker,
     metrics: Metrics,
-    /// Woken when the credentials may be stale: they were not accepted, or no connection came
-    /// about.
+    /// Notified when the credentials may be stale: they were rejected, or no connection was
+    /// established.
     pub doubts: Notify,
-    /// Whether the server refused the credentials since the last look at them.
+    /// Whether the server has rejected the credentials since they were last checked.
     pub refused: AtomicBool,
     /// Woken when new credentials are in use.
     pub renewed: Notify,
@@ -136,8 +135,8 @@ impl Shared {
         })
     }
 
-    /// Every request from now on takes this way to the API server of that address, and watches on
-    /// the old one end.
+    /// Sends all further requests over this connection to the API server at that address, and
+    /// interrupts watches on the old one.
     pub(super) fn replace(&self, wire: Wire, server: &str) {
         let mut present = self.present.write();
         present.replaced.cancel();
@@ -148,8 +147,8 @@ impl Shared {
         };
     }
 
-    /// Every request from now on takes this way, with newer credentials for the same server. Watches on
-    /// the old one go on.
+    /// Sends all further requests over this connection, with newer credentials for the same server.
+    /// Watches on the old one continue.
     pub(super) fn renew(&self, wire: Wire) {
         self.present.write().wire = wire;
     }
@@ -190,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Takes note that no answer came, or no whole one. Nothing was heard since then.
+    /// Records that there was no answer, or no complete one. Nothing was received since then.
     pub(super) fn lost(&self, since: Instant, cause: &str) {
         self.reach.silent(since, cause);
         self.doubts.notify_one();

@@ -1,5 +1,5 @@
-//! The credentials of a client: read, and taken up anew when their files are replaced or their plug-in has
-//! made new ones.
+//! The credentials of a client: read, and replaced when their files change or their plug-in returns new
+//! ones.
 
 #[cfg(test)]
 mod tests;
@@ -41,12 +41,11 @@ const PLUGIN_RETRY: ExponentialBackoff =
     ExponentialBackoff::new(CHECK_PERIOD, Duration::from_mins(1));
 
 impl ClusterClient {
-    /// A client for that access, and the task that keeps its credentials fresh; none when no API
-    /// server is configured. Nothing is called yet, and no plug-in run: while there are no credentials
-    /// every call fails and says why. Must be called within a tokio runtime.
+    /// Returns a client for that access, and the task that updates its credentials; none if no API
+    /// server is configured. Makes no calls, and runs no plug-in: without credentials every call fails
+    /// with the reason. Must be called within a tokio runtime.
     ///
-    /// # Errors
-    /// The kubeconfig, or a file it names, can't be used; there is no in-cluster account.
+    /// # Errors The kubeconfig, or a file it refers to, can't be used; there is no in-cluster account.
     pub fn open(
         access: &ApiAccess,
         metrics: Metrics,
@@ -133,7 +132,7 @@ enum CheckResult {
     Stalled(Wire),
     /// New credentials.
     Replaced(Box<Identity>, Wire),
-    /// New credentials, which this plug-in has yet to make.
+    /// New credentials, which this plug-in has yet to provide.
     Planned(Box<Identity>, Box<Plugin>),
 }
 
@@ -190,15 +189,15 @@ pub struct CredentialsProblem {
     pub words: String,
 }
 
-/// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
-/// without a word: looks every few seconds, and when they were refused, whether their files were
-/// replaced, and has new requests use the new ones. Replaced files that don't fit together yet (a
-/// new certificate beside the old key) change nothing until they do.
+/// Updates the credentials of a [`ClusterClient`], and abandons connections that have died silently:
+/// every few seconds, and after a rejection, it checks whether the files were replaced, and switches
+/// new requests to the new ones. Replaced files that don't match yet (a new certificate beside the old
+/// key) change nothing until they do.
 pub struct CredentialsTask {
     access: ApiAccess,
     /// None until there is one.
     identity: Option<Arc<Identity>>,
-    /// The identity that the first certificate is judged by; `None` if there was one from the start.
+    /// The expected identity of the first certificate; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
     /// Whether requests are sent with credentials.
@@ -213,12 +212,12 @@ pub struct CredentialsTask {
 }
 
 impl CredentialsTask {
-    /// Why the credentials on disk can't be used, or why the plug-in made none.
+    /// Why the credentials on disk can't be used, or why the plug-in failed.
     pub fn problem(&self) -> Reader<Option<CredentialsProblem>> {
         self.problem.reader()
     }
 
-    /// Runs until cancelled. A plug-in that runs is killed then.
+    /// Runs until cancelled. A running plug-in is killed then.
     pub async fn run(mut self) {
         let (mut checked, mut quiet) = (Instant::now(), Duration::ZERO);
         if self.plugin.is_some() {

@@ -22,7 +22,7 @@ const LEASE_SECONDS: i32 = 15;
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two tries to get or to renew it.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How much longer a pause may be, as a share of it, so that candidates don't all try at once.
+/// Maximum extension of a pause, as a share of it, so that candidates don't all try at once.
 const JITTER: f64 = 0.2;
 /// Deadline of one call.
 const CALL_DEADLINE: Duration = Duration::from_secs(4);
@@ -64,7 +64,7 @@ impl Election {
         }
     }
 
-    /// Renews the Lease until it is another's, or could not be renewed in time.
+    /// Renews the Lease until another candidate has it, or it could not be renewed in time.
     pub async fn lost(&mut self) {
         let mut renewed = Instant::now();
         loop {
@@ -81,7 +81,7 @@ impl Election {
         }
     }
 
-    /// Gives the Lease back, so that the next one need not wait for its end.
+    /// Releases the Lease, so that the next candidate need not wait for its expiry.
     pub async fn resign(&mut self) {
         let call = self.leases.get_opt(&self.name);
         let Ok(Some(mut lease)) = self.client.read(CALL_DEADLINE, call).await else {
@@ -130,7 +130,7 @@ impl Election {
         }
     }
 
-    /// Whether another holds it, who has renewed it within its duration as our clock has it.
+    /// Whether another candidate holds it, and has renewed it within its duration by our clock.
     fn is_anothers(&mut self, lease: &Lease) -> bool {
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref());

@@ -1,4 +1,4 @@
-//! Errors of calls to the API server, classified by how to react.
+//! Errors of calls to the API server, classified by the required reaction.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kube::runtime::watcher;
 use super::body::WORDS_BYTES_MAX;
 use mirrorlet_core::api::shortened;
 
-/// The longest pause that is kept because an answer asks for it: meanwhile nothing is told of a pod.
+/// Maximum pause that an answer can request: meanwhile, pods' statuses are not updated.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 
 /// The API server's error response.
@@ -36,13 +36,13 @@ impl std::fmt::Display for Answer {
 /// Why a call to the API server failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// No connection, no answer in time, or a server that can't serve now. Try again later.
+    /// No connection, no answer in time, or a server that can't serve now. Retry later.
     #[error("the API server is unreachable: {cause}")]
     Away {
         /// The whole chain of causes.
         cause: String,
     },
-    /// The credentials are not accepted. Try again when they were replaced.
+    /// The credentials were rejected. Retry when they were replaced.
     #[error("the API server rejected the credentials: {0}")]
     Unauthorized(Answer),
     /// Not allowed: RBAC, `NodeRestriction`, another admission plugin, or a quota. The message says which.
@@ -54,7 +54,7 @@ pub enum ApiError {
     /// An object of that name exists.
     #[error("already exists: {0}")]
     AlreadyExists(Answer),
-    /// The object is not what the call thought: another UID, or a newer version. Read it again.
+    /// The object is in an unexpected state: another UID, or a newer version. Read it again.
     #[error("conflict: {0}")]
     Conflict(Answer),
     /// The object isn't valid, or a webhook denied it.
@@ -68,16 +68,16 @@ pub enum ApiError {
         /// Its words.
         answer: Answer,
     },
-    /// The version asked for is gone. List again.
+    /// The requested resource version has expired. List again.
     #[error("resource version too old: {0}")]
     Expired(Answer),
-    /// The API server failed on this call, though it answers: a webhook that can't be reached, say.
+    /// The API server failed on this call, though it answers: for example, a webhook can't be reached.
     #[error("the API server failed: {0}")]
     Internal(Answer),
     /// Any other refusal.
     #[error("refused: {0}")]
     Refused(Answer),
-    /// The answer can't be understood, or the request couldn't be made.
+    /// The answer can't be decoded, or the request couldn't be built.
     #[error("failed to decode the API server's response: {cause}")]
     Undecodable {
         /// The whole chain of causes.
@@ -86,7 +86,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Whether nothing was heard from the API server.
+    /// Whether there was no answer from the API server.
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Away { .. })
     }
@@ -196,8 +196,7 @@ fn with_code(answer: &Answer) -> String {
     format!("HTTP {}: {said}", answer.code)
 }
 
-/// The chain of an error in one line, without what kube and hyper say of themselves, and without
-/// saying anything twice.
+/// The chain of an error in one line, without kube's and hyper's own prefixes, and without repetitions.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);

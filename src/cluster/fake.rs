@@ -1,5 +1,5 @@
-//! An API server in memory, for faults: it holds pods, and can refuse, keep silent, or have its
-//! watch lag behind.
+//! An API server in memory, for faults: it stores pods, and can refuse calls, be silent, or delay its
+//! watch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use mirrorlet_host::telemetry::Metrics;
 
 pub(super) const NODE: &str = "n1";
 
-/// A refusal: status code, reason, what it is about, words.
+/// A refusal: status code, reason, affected object, message.
 pub(super) type Refused = (u16, &'static str, &'static str, &'static str);
 
 /// Method, path and body of a call.
@@ -134,7 +134,7 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().unwrap().calls)
     }
 
-    /// Whether a list anew was asked for since the last time.
+    /// Whether a new list was requested since the last call.
     pub(super) fn is_outdated(&self) -> bool {
         let state = self.state.lock().unwrap();
         state.told.outdated().now_or_never().is_some()
@@ -158,12 +158,12 @@ impl FakeApiState<'_> {
         self.0.refusal = refusal;
     }
 
-    /// The watch delivers nothing until this is taken back.
+    /// Sets whether the watch delivers nothing.
     pub(super) fn lag(&mut self, lags: bool) {
         self.0.lags = lags;
     }
 
-    /// The connection breaks at the next write, which takes effect at [`delayed`](Self::delayed).
+    /// Breaks the connection at the next write, which takes effect at [`delayed`](Self::delayed).
     pub(super) fn delay(&mut self) {
         self.0.delayed = Delayed::Next;
     }
@@ -181,7 +181,7 @@ impl FakeApiState<'_> {
         self.0.drops_ips = true;
     }
 
-    /// Somebody changes a pod right after it was read, so many times.
+    /// Changes a pod right after each of the next `number` reads.
     pub(super) fn change_after_reads(&mut self, number: u32) {
         self.0.changed_reads = number;
     }
@@ -191,7 +191,8 @@ impl FakeApiState<'_> {
         self.0.refused_deletions = number;
     }
 
-    /// It is restored from a backup in which a pod was like this: its numbers begin there again.
+    /// Restores the server from a backup with this state of a pod: its resource versions start there
+    /// again.
     pub(super) fn restore(&mut self, pod: Pod) {
         let version = pod.metadata.resource_version.as_ref();
         self.0.number = version.unwrap().parse::<u64>().unwrap() - 1;
@@ -212,7 +213,7 @@ impl FakeApiState<'_> {
         self.0.store(pod);
     }
 
-    /// `kubectl delete`: the pod is marked, and stays until its node ends it.
+    /// Deletes like `kubectl delete`: the pod is marked, and stays until its node ends it.
     pub(super) fn delete_gracefully(&mut self, name: &str) {
         self.change(name, |pod| {
             pod.metadata.deletion_timestamp = Some(meta::Time(Timestamp::UNIX_EPOCH));

@@ -1,8 +1,8 @@
 //! The agent's identity and the API server's address: a kubeconfig or the in-cluster account.
 //!
-//! kube re-reads by itself: a token file, every minute; the CA of the in-cluster account, every
-//! minute. It reads once, when a client is built: the kubeconfig, and the CA, certificate and key
-//! files it names. Those are watched here by their contents.
+//! kube re-reads some files by itself: a token file, and the CA of the in-cluster account, every
+//! minute. It reads others only once, when a client is created: the kubeconfig, and its CA, certificate
+//! and key files. The contents of those are watched here.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const FILE_MIB_MAX: u64 = 4;
 /// The authorities of the API server, in a pod with a token.
 const IN_CLUSTER_CA: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
-/// The API server can't be called: what was configured can't be used. Said at the start, once.
+/// The API server can't be called because the configuration can't be used. Reported once, at the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig, or a file it names, can't be used.
@@ -40,7 +40,7 @@ pub enum ConnectError {
         /// The problem.
         cause: String,
     },
-    /// The kubeconfig that a first certificate is asked for with can't be used.
+    /// The kubeconfig for the request of a first certificate can't be used.
     #[error("the bootstrap kubeconfig {} can't be used: {cause}", path.display())]
     Bootstrap {
         /// The kubeconfig.
@@ -56,9 +56,9 @@ pub enum ConnectError {
 /// The stored identity of a node, and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
+    /// The kubeconfig for all calls. Written when a first certificate was signed.
     pub kubeconfig: PathBuf,
-    /// Access for the request of a first certificate; none where there has to be one.
+    /// Access for the request of a first certificate; none if a certificate must exist.
     pub bootstrap: ApiAccess,
     /// Where certificates are kept.
     pub directory: PathBuf,
@@ -101,7 +101,7 @@ pub enum IdentityState {
         /// Why it can't be renewed, though it is time.
         problem: Option<String>,
     },
-    /// There is none, or none any more.
+    /// There is none, or it is no longer valid.
     Needed {
         /// Why, and what is waited for.
         words: String,
@@ -121,7 +121,7 @@ impl IdentityState {
     }
 }
 
-/// Contents of the files that make an identity, as hashes; a file that can't be read has none.
+/// Hashes of the files of an identity; none for an unreadable file.
 pub(super) type Fingerprint = BTreeMap<PathBuf, Option<[u8; 32]>>;
 
 /// An identity read from disk.
@@ -130,8 +130,8 @@ pub(super) struct Identity {
     pub config: kube::Config,
     /// The files it was made of.
     pub fingerprint: Fingerprint,
-    /// The token file, if it has one. kube reads it again every minute; only a token that was
-    /// refused is looked at sooner.
+    /// The token file, if it has one. kube reads it again every minute; it is only checked sooner after
+    /// a rejection.
     pub token: Fingerprint,
     /// The API server, as a kubeconfig says it.
     pub cluster: Option<Cluster>,
@@ -213,7 +213,7 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
     })
 }
 
-/// Reads a kubeconfig's text. An error has no part of it: it may hold secrets.
+/// Parses a kubeconfig's text. An error contains no part of it, because it may contain secrets.
 fn kubeconfig_of(bytes: &[u8]) -> Result<Kubeconfig, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8 text")?;
     let read: Result<Value, _> = serde_saphyr::from_str(text);
@@ -257,7 +257,7 @@ fn make_absolute(kubeconfig: &mut Kubeconfig, directory: &Path) {
     }
 }
 
-/// Reads the identity that one asks for its first certificate with. Blocks as [`read`] does.
+/// Reads the identity for the request of a first certificate. Blocks as [`read`] does.
 pub(super) fn read_bootstrap(access: &ApiAccess) -> Result<Option<Identity>, ConnectError> {
     read(access).map_err(|error| match error {
         ConnectError::Kubeconfig { path, cause } => ConnectError::Bootstrap { path, cause },
@@ -307,8 +307,8 @@ fn certificate_of(user: &AuthInfo) -> Result<Option<Leaf>, String> {
     leaf.map(Some).ok_or_else(|| "it can't be read".to_owned())
 }
 
-/// A certificate and its key in one file are read at once: it may be replaced between two reads.
-/// A file that can't be read is left to its user, who reports it.
+/// Reads a certificate and its key from one file at once, because it may be replaced between two reads.
+/// An unreadable file is left to its user, who reports it.
 fn take_joint_file(user: &mut AuthInfo) {
     let Some(file) = &user.client_certificate else {
         return;
@@ -384,7 +384,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     disk::read_small(path, FILE_MIB_MAX).map_err(|error| error.to_string())
 }
 
-/// Our own habits: kube's retries would hold a heartbeat for minutes, and every call has its own
+/// Our own settings: kube's retries would block a heartbeat for minutes, and every call has its own
 /// deadline.
 fn tuned(mut config: kube::Config) -> kube::Config {
     config.default_retry = false;

@@ -25,7 +25,7 @@ use mirrorlet_host::telemetry::occurrences;
 const LEASE_SECONDS: i32 = 40;
 /// How often it is renewed: a quarter of [`LEASE_SECONDS`], as upstream.
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
-/// How much later than its turn a renewal may come, as a share of [`RENEW_PERIOD`]: upstream's.
+/// Maximum delay of a renewal, as a share of [`RENEW_PERIOD`]: upstream's.
 const JITTER: f64 = 0.04;
 /// Deadline of one call. Two fit between two renewals.
 const LEASE_DEADLINE: Duration = Duration::from_secs(4);
@@ -37,9 +37,9 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(9);
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// The task that renews the Lease. It renews while the Node is there and certainly ours, whatever the
-/// Engine does: the Node's condition reports that the Engine is away, which stays believed
-/// only while the Lease is fresh.
+/// The task that renews the Lease. It renews while the Node exists and is certainly ours, whatever the
+/// Engine's state: the Node's condition reports an unavailable Engine, and clients only trust it while
+/// the Lease is fresh.
 pub struct LeaseTask {
     client: ClusterClient,
     leases: Api<Lease>,
@@ -53,7 +53,7 @@ pub struct LeaseTask {
 }
 
 impl LeaseTask {
-    /// A task that keeps the Lease of the Node that `node` shows, while it stands as ours.
+    /// Returns a task that renews the Lease of the Node in `node`, while it is ours.
     pub fn new(
         client: ClusterClient,
         name: NodeName,
@@ -72,7 +72,7 @@ impl LeaseTask {
         }
     }
 
-    /// When the Lease was renewed last; none before the first time.
+    /// When the Lease was last renewed; none before the first time.
     pub fn renewed(&self) -> Reader<Option<Timestamp>> {
         self.renewed_at.reader()
     }

@@ -10,7 +10,7 @@ const PER_SECOND: u32 = 50;
 /// Writes that may be made at once after a quiet while: upstream's `kubeAPIBurst`.
 const BURST: u32 = 100;
 
-/// Lets [`BURST`] writes through at once, then [`PER_SECOND`].
+/// Allows [`BURST`] writes at once, then [`PER_SECOND`].
 #[derive(Debug, Default)]
 pub(super) struct WriteLimit {
     /// When the bucket will be full again; in the past when it is.
@@ -18,7 +18,7 @@ pub(super) struct WriteLimit {
 }
 
 impl WriteLimit {
-    /// Waits for its turn. A turn that is not waited for is lost.
+    /// Waits for its turn. If the future is dropped, the turn is lost.
     pub(super) async fn turn(&self) {
         let turn = {
             let mut full_at = self.full_at.lock();

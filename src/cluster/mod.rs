@@ -1,8 +1,8 @@
 //! The API server side of the agent: its Node, its Lease, mirror pods, statuses, events.
 //!
-//! Everything goes through one [`ClusterClient`]: it counts, bounds and limits every call, knows
-//! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
-//! Here and in `source::apiserver` alone stands kube-rs.
+//! Everything goes through one [`ClusterClient`]: it counts, limits and bounds every call, knows
+//! whether the API server answers ([`ApiReach`]), and switches to replaced certificates. Only this
+//! module and `source::apiserver` use kube-rs.
 
 mod approver;
 mod attempts;

@@ -1,9 +1,9 @@
-//! Credential plug-ins: the program that a kubeconfig names in `users[].user.exec`.
+//! Credential plug-ins: the program in a kubeconfig's `users[].user.exec`.
 //!
-//! Why not kube's own way: it runs the program when a connection is made and within requests, with no
-//! deadline, and its errors hold all that the program was started with and wrote. Here
-//! [`CredentialsTask`](super::CredentialsTask) runs it, one run at a time; what it writes to its output
-//! is used, and never reported.
+//! We don't use kube's implementation: it runs the program when a connection is created and within
+//! requests, without a deadline, and its errors contain the program's arguments and output. Here
+//! [`CredentialsTask`](super::CredentialsTask) runs it, one run at a time; its output is used, and
+//! never reported.
 //!
 //! Upstream: `k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go`.
 
@@ -46,14 +46,14 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether they are a certificate, which connections are made with.
+    /// Whether they contain a client certificate.
     pub(super) fn has_certificate(&self) -> bool {
         self.certificate.is_some()
     }
 }
 
-/// The configuration of a connection with the credentials that a plug-in made. Without the plug-in, which
-/// kube would run.
+/// The configuration of a connection with a plug-in's credentials. Without the plug-in, which kube
+/// would run.
 pub(super) fn configured(config: &kube::Config, made: Option<&Credentials>) -> kube::Config {
     let mut config = config.clone();
     let user = &mut config.auth_info;
@@ -71,10 +71,10 @@ pub(super) fn configured(config: &kube::Config, made: Option<&Credentials>) -> k
 }
 
 impl Plugin {
-    /// The plug-in of a kubeconfig's user. None where the user has credentials without it.
+    /// The plug-in of a kubeconfig's user. None if the user has credentials without it.
     ///
     /// # Errors
-    /// The user names a program in a way that is not supported.
+    /// The user configures the program in an unsupported way.
     pub(super) fn of(config: &kube::Config) -> Result<Option<Self>, String> {
         let user = &config.auth_info;
         let provider = user.auth_provider.as_ref();
@@ -104,13 +104,13 @@ impl Plugin {
         format!("its credential plug-in {} {how}", self.program)
     }
 
-    /// Runs it.
+    /// Runs the plug-in.
     ///
     /// # Errors
-    /// The program's name and how it failed; nothing that it was started with or wrote.
+    /// The program's name and how it failed; nothing of its input or output.
     ///
     /// # Cancel safety
-    /// The program is killed, with all it started.
+    /// The program is killed, with all its children.
     pub(super) async fn run(&self) -> Result<Credentials, String> {
         let answer = self.answer().await;
         answer

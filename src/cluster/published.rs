@@ -14,11 +14,11 @@ const AUTHENTICATION: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "client-ca-file";
 
 impl ClusterClient {
-    /// The authorities whose client certificates the API server believes, in PEM. Whoever is to
-    /// read them needs Role `extension-apiserver-authentication-reader`.
+    /// The authorities whose client certificates the API server trusts, in PEM. Reading them requires
+    /// the Role `extension-apiserver-authentication-reader`.
     ///
     /// # Errors
-    /// As the API server says; it has none.
+    /// The API server's error; it publishes none.
     pub async fn published_client_authorities(&self) -> Result<String, ApiError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client(), "kube-system");
         let map = self.read(CALL_DEADLINE, maps.get(AUTHENTICATION)).await?;

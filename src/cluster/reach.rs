@@ -30,7 +30,7 @@ pub enum ApiReach {
 }
 
 impl ApiReach {
-    /// Whether the last thing heard was an answer that accepted the credentials.
+    /// Whether the last answer accepted the credentials.
     pub fn is_up(&self) -> bool {
         matches!(self, Self::Up)
     }
@@ -84,8 +84,8 @@ impl ReachTracker {
         lost.is_some()
     }
 
-    /// A call that began then was answered with 401. Returns whether that ends a silence. An answer
-    /// that has accepted the credentials since then counts more: they may have been replaced.
+    /// Records that a call that began then was answered with 401. Returns whether that ends an outage.
+    /// A later answer that accepted the credentials takes precedence: they may have been replaced.
     pub(super) fn rejected(&self, began: Instant) -> bool {
         let mut state = self.state.lock();
         state.answered = Some(Instant::now());
@@ -104,8 +104,8 @@ impl ReachTracker {
         lost.is_some()
     }
 
-    /// A call was not made: we have no identity to make it with. The server may well answer, so
-    /// whoever gets the identity reports that as what it is.
+    /// Records that a call was not made because there is no identity. The server may well answer, so
+    /// the provider of the identity reports that separately.
     pub(super) fn unidentified(&self, cause: &str) {
         let state = &mut *self.state.lock();
         let since = match &*state.reach.get() {
@@ -118,7 +118,7 @@ impl ReachTracker {
         });
     }
 
-    /// A call that began then got no answer. What was heard since then counts more. The server
+    /// Records that a call that began then got no answer. Later answers take precedence. The server
     /// counts as unreachable since the first such call began.
     pub(super) fn silent(&self, began: Instant, cause: &str) {
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! Questions to the API server about others: whose a token is, and what somebody may do.
+//! Reviews by the API server: authentication of tokens, and authorization of users.
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{
@@ -12,7 +12,7 @@ use super::error::ApiError;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::NodeName;
 
-/// Asks about those who call our node API. Answers aren't kept here.
+/// Reviews callers of our node API. Answers aren't cached here.
 #[derive(Debug, Clone)]
 pub struct Reviews {
     client: ClusterClient,
@@ -28,7 +28,7 @@ impl Reviews {
     /// Authenticates a token as the API server would; `None` if it is invalid.
     ///
     /// # Errors
-    /// As the API server says.
+    /// The API server's error.
     pub async fn token(&self, token: &str) -> Result<Option<User>, ApiError> {
         let review = TokenReview {
             spec: TokenReviewSpec {
@@ -51,7 +51,7 @@ impl Reviews {
     /// Whether a user may access a subresource of our Node.
     ///
     /// # Errors
-    /// As the API server says.
+    /// The API server's error.
     pub async fn access(
         &self,
         user: &User,

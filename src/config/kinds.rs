@@ -1,9 +1,9 @@
-//! The kinds of settings: each kind reads its texts, shows its value, and describes itself for the
+//! The kinds of settings: each kind parses its texts, formats its value, and describes itself for the
 //! schema and the docs.
 //!
-//! One piece: a kind is read, shown and described side by side, so that the three agree.
+//! In one file: a kind's parsing, formatting and description are side by side, so that the three agree.
 //!
-//! Faults are words without the setting's name: the caller knows where the text came from.
+//! Faults are messages without the setting's name: the caller knows where the text came from.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -33,8 +33,8 @@ type Show<T> = Box<dyn Fn(&T) -> Vec<String>>;
 pub enum Arity {
     /// One.
     One,
-    /// Any number: the flag is repeated, the file has a list, and the environment variable
-    /// separates them by this character.
+    /// Any number: the flag is repeated, the file has a list, and the environment variable is split at
+    /// this character.
     Many(char),
 }
 
@@ -52,7 +52,7 @@ pub struct Kind<T> {
 }
 
 impl<T: 'static> Kind<T> {
-    /// A kind with one value, which `parse` reads and `show` writes.
+    /// A kind with one value, which `parse` parses and `show` formats.
     pub fn one(
         value: &'static str,
         schema: Value,
@@ -71,17 +71,17 @@ impl<T: 'static> Kind<T> {
         }
     }
 
-    /// The value that these texts stand for; relative paths count from `cwd`.
+    /// Parses these texts; relative paths are resolved against `cwd`.
     pub fn parse(&self, texts: &[String], cwd: &Path) -> Result<T, Vec<Fault>> {
         (self.parse)(texts, cwd)
     }
 
-    /// The texts that stand for a value, nothing secret in them.
+    /// The texts for a value, without secrets.
     pub fn show(&self, value: &T) -> Vec<String> {
         (self.show)(value)
     }
 
-    /// The same, which may also say nothing; then there is no value.
+    /// The same kind with an optional value.
     pub fn optional(self) -> Kind<Option<T>> {
         let Self { parse, show, .. } = self;
         Kind {
@@ -96,7 +96,7 @@ impl<T: 'static> Kind<T> {
         }
     }
 
-    /// The same, with a word that says that there is none.
+    /// The same kind with a word for no value.
     pub fn or(self, word: &'static str) -> Kind<Option<T>> {
         let Self { parse, show, .. } = self;
         Kind {
@@ -144,7 +144,7 @@ impl<T: 'static> Kind<T> {
         }
     }
 
-    /// The same, as another type: `to` may find a fault, `from` leads back.
+    /// The same kind with another type: `to` may find a fault, `from` converts back.
     pub fn map<U: 'static>(
         self,
         to: impl Fn(T) -> Result<U, Fault> + 'static,
@@ -173,7 +173,7 @@ pub fn text(
     Kind::one(value, schema, move |text, _| check(text), String::clone)
 }
 
-/// A path; a relative one counts from the current directory. `value` is DIR or FILE.
+/// A path; a relative one is resolved against the current directory. `value` is DIR or FILE.
 pub fn path(value: &'static str) -> Kind<PathBuf> {
     let schema = json!({"type": "string", "minLength": 1});
     let show = |path: &PathBuf| path.display().to_string();
@@ -315,7 +315,7 @@ pub fn loopback_address() -> Kind<SocketAddr> {
     kind
 }
 
-/// An http or https URL with a host. A password in it is refused: it would show in every message.
+/// An http or https URL with a host. A password in it is refused: every message would show it.
 pub fn url() -> Kind<String> {
     text("URL", r"^https?://[^\s/?#@]+([/?#]\S*)?$", |text| {
         let rest = text
@@ -336,7 +336,7 @@ pub fn url() -> Kind<String> {
     })
 }
 
-/// `Name: value`. Neither a fault nor what is shown repeats the value.
+/// `Name: value`. Neither a fault nor the formatted text contains the value.
 pub fn header() -> Kind<(String, String)> {
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let parse = move |text: &str, _: &Path| match text.split_once(':') {
@@ -355,10 +355,10 @@ pub fn header() -> Kind<(String, String)> {
     })
 }
 
-/// The error about an Engine that is to be reached by TLS or ssh.
+/// The error about an Engine that would be reached by TLS or ssh.
 pub(super) const UNENCRYPTED: &str = "TLS and ssh to the Docker Engine are not supported; use its Unix socket, or tcp://HOST:PORT in a trusted network";
 
-/// Address of an Engine; a path is that of its socket.
+/// Address of an Engine; a path means its socket.
 pub fn docker() -> Kind<String> {
     text("URL", "^(/|(unix|tcp|http)://.)", |text| {
         let known = ["unix://", "tcp://", "http://"];
@@ -380,7 +380,7 @@ pub fn docker() -> Kind<String> {
     })
 }
 
-/// A DNS-1123 subdomain, which a node name and a cluster domain have to be.
+/// A DNS-1123 subdomain, as required for a node name and a cluster domain.
 pub fn domain(value: &'static str) -> Kind<String> {
     let pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
     text(value, pattern, subdomain)
@@ -422,7 +422,7 @@ pub fn network() -> Kind<Option<String>> {
     )
 }
 
-/// A cgroup path, as the Engine's `cgroup-parent` takes it; empty for the Engine's own.
+/// A cgroup path for the Engine's `cgroup-parent`; empty for the Engine's own.
 pub fn cgroup() -> Kind<String> {
     text("CGROUP", "^[a-zA-Z0-9/._:@-]*$", |text| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@".contains(c);
@@ -434,7 +434,7 @@ pub fn cgroup() -> Kind<String> {
     })
 }
 
-/// A text that isn't empty and has no white space.
+/// A non-empty text without white space.
 pub fn word(value: &'static str) -> Kind<String> {
     text(value, r"^\S+$", |text| {
         if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
@@ -467,8 +467,8 @@ pub fn log_filter() -> Kind<String> {
     Kind::one("FILTER", schema, parse, String::clone)
 }
 
-/// Checks each directive of a log filter. A word without `=` has to be a level: `tracing` takes any
-/// other word for a target, and then logs nothing else.
+/// Checks each directive of a log filter. A word without `=` must be a level: `tracing` would take any
+/// other word for a target, and then log nothing else.
 pub fn check_log_filter(text: &str) -> Result<(), Fault> {
     for directive in text.split(',') {
         let (target, level) = directive.rsplit_once('=').unwrap_or(("any", directive));

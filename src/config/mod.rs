@@ -22,14 +22,13 @@ pub use node::ApiAccess;
 pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
 pub use table::{Config, Key, Setting, SettingRow};
 
-/// Default of [`Config::resolv_conf`], which is what the Engine goes by.
+/// Default of [`Config::resolv_conf`], the same file that the Engine uses.
 pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// How alike two names are, from 0 to 1, when one may be meant by the other: as clap has it.
+/// Minimum similarity of two names, from 0 to 1, for suggesting one: clap's value.
 const ALIKE: f64 = 0.7;
 
-/// Words that name the one that was probably meant, if there is one; `prefix`, which all have, counts
-/// for nothing.
+/// A suggestion of the most similar name, if there is one; the common `prefix` is ignored.
 fn similar<'a>(prefix: &str, name: &str, names: impl Iterator<Item = &'a str>) -> String {
     let rest = |of: &'a str| of.strip_prefix(prefix).unwrap_or(of);
     let name = name.strip_prefix(prefix).unwrap_or(name);
@@ -63,7 +62,7 @@ impl Config {
     }
 }
 
-/// Path of the socket of the agent that runs on `root`.
+/// Path of the socket of the agent of `root`.
 pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
 }

@@ -1,6 +1,6 @@
 //! Settings of our Node in the API server: labels, taints, reservations.
 //!
-//! Every function returns the words of the fault, without the setting's name.
+//! Every function returns the fault's message, without the setting's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ use mirrorlet_core::small::SmallCollect;
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";
-/// The taint of our Node unless another is set: ordinary pods and `DaemonSets` stay away.
+/// The default taint of our Node: it keeps ordinary pods and `DaemonSets` away.
 pub const DEFAULT_TAINT: &str = "mirrorlet.dev/docker:NoSchedule";
 /// Longest name part of a label or taint key, and longest label or taint value; for messages.
 const LABEL_MAX: usize = 63;
@@ -31,7 +31,7 @@ pub enum ApiAccess {
     None,
     /// As this kubeconfig says.
     Kubeconfig(PathBuf),
-    /// With the account of the pod that the agent runs in.
+    /// With the service account of the pod that the agent runs in.
     InCluster,
 }
 

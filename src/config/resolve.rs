@@ -1,7 +1,7 @@
-//! Flags, environment, file and defaults → one [`Config`], with the origin of every value.
+//! Resolves flags, environment, file and defaults to one [`Config`], with the origin of every value.
 //!
-//! Pure: what the process sees of its surroundings is an argument. All faults are reported at
-//! once, each with the place it has to be mended at.
+//! Pure: the process's environment is an argument. All faults are reported at once, each with the place
+//! to correct.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,7 +59,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A configuration, and where each of its values came from.
+/// A configuration, with the origin of each value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolved {
     /// The values.
@@ -80,7 +80,7 @@ pub struct ShownSetting {
 }
 
 impl Resolved {
-    /// Every setting with its values and origin, nothing secret among them.
+    /// Every setting with its values and origin, without secrets.
     pub fn show(&self) -> Vec<ShownSetting> {
         let shown = |(key, origin): (&Key, &Origin)| ShownSetting {
             key: key.name().to_owned(),
@@ -96,11 +96,10 @@ impl Resolved {
 #[error("{}", .0.join("\n"))]
 pub struct ConfigFaults(pub Vec<String>);
 
-/// Decides every value: flag, else environment, else file, else default.
+/// Resolves every value: flag, otherwise environment, otherwise file, otherwise default.
 ///
-/// # Errors
-/// A value given on the rung that counts is not valid, a key of the file or one of our variables
-/// means nothing, or two settings contradict each other; all faults together.
+/// # Errors An effective value is invalid, a key of the file or one of our variables is unknown, or two
+/// settings contradict each other; all faults together.
 pub fn resolve(
     flags: &BTreeMap<Key, Setting>,
     file: Option<&LocatedFile>,
@@ -123,8 +122,8 @@ pub fn resolve(
     }
 }
 
-/// The root directory alone, for commands that only talk to an agent. Faults of other settings are
-/// no matter of theirs.
+/// Resolves only the root directory, for commands that only call an agent. Faults of other settings
+/// don't matter to them.
 pub fn resolve_root(
     flags: &BTreeMap<Key, Setting>,
     file: Option<&LocatedFile>,
@@ -135,7 +134,7 @@ pub fn resolve_root(
     root.ok_or_else(|| rungs.into_faults())
 }
 
-/// The Node's name alone, for commands that need no agent.
+/// Resolves only the Node's name, for commands that need no agent.
 pub fn resolve_node_name(
     file: Option<&LocatedFile>,
     ambient: &Ambient,
@@ -184,7 +183,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
     }
 }
 
-/// The rungs that may set a value, and what was found on them.
+/// The sources of settings, and the values found in each.
 pub struct SettingSources<'a> {
     /// The environment of this process.
     pub ambient: &'a Ambient,
@@ -267,7 +266,7 @@ impl<'a> SettingSources<'a> {
         self.faults.push((line, format!("{place}: {words}")));
     }
 
-    /// The value of one setting, by the rung that counts; none when that is faulty.
+    /// The value of one setting, from the first source that sets it; none if that is invalid.
     pub fn value<T: 'static>(&mut self, key: Key, kind: &Kind<T>) -> Option<T> {
         let (texts, origin) = match (self.given(key), key.row().fallback) {
             (Some((Setting(texts), origin)), _) => (texts, origin),
@@ -446,7 +445,7 @@ pub(super) fn manifests(rungs: &SettingSources<'_>) -> String {
     Path::new(&root).join("manifests").display().to_string()
 }
 
-/// As Docker's own client has it: in the home of who runs it.
+/// The same default as Docker's own client: in the user's home.
 pub(super) fn docker_config(rungs: &SettingSources<'_>) -> String {
     let home = rungs.ambient.env.get("HOME");
     let home = home.filter(|home| !home.is_empty());

@@ -1,8 +1,8 @@
 //! The table of all settings. [`Key`], [`Config`], flags, environment variables, keys of the config
 //! file, `config show`, the schema and the docs are generated from it.
 //!
-//! A row: key and field, with the name of its flag where that isn't the field's; its type; its kind,
-//! which reads and shows it; its default; its help.
+//! A row: key and field, with the name of its flag if that differs; its type; its kind, which parses
+//! and formats it; its default; its help.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -39,9 +39,9 @@ const DAY: Duration = Duration::from_hours(24);
 pub enum Fallback {
     /// This text.
     Text(&'static str),
-    /// No value; the words describe what is used instead.
+    /// No value; the text describes what is used instead.
     Absent(Option<&'static str>),
-    /// A value computed from other settings or the environment; the words describe it.
+    /// A value computed from other settings or the environment; the text describes it.
     Of(&'static str, fn(&SettingSources<'_>) -> String),
 }
 
@@ -113,7 +113,7 @@ macro_rules! settings {
                 Some(Self { $($field: $field?),* })
             }
 
-            /// The values of one setting as `config show` prints them, without secrets.
+            /// The values of one setting as printed by `config show`, without secrets.
             pub fn shown(&self, key: Key) -> Vec<String> {
                 match key {
                     $(Key::$key => { let kind: Kind<$type> = $kind; kind.show(&self.$field) }),*

@@ -1,9 +1,9 @@
-//! Evicts pods from a node that runs short of memory, disk or process numbers, and pods that use
-//! more local storage than they may.
+//! Evicts pods from a node that is short of memory, disk or process ids, and pods that exceed their own
+//! limits of ephemeral storage.
 //!
-//! One task reads the machine every ten seconds, which takes a few files of the kernel's and no
-//! Engine call. What pods use is read only for those that limit their local storage, and for all
-//! once something is short. Decided in [`mirrorlet_core::eviction`]; carried out by the workers.
+//! One task reads the machine every ten seconds, which takes a few kernel files and no Engine call.
+//! Pods' usage is read only for those that limit their ephemeral storage, and for all once something is
+//! short. [`mirrorlet_core::eviction`] decides; the workers execute.
 //!
 //! Upstream: `pkg/kubelet/eviction/eviction_manager.go`.
 
@@ -44,16 +44,16 @@ const STOP_WAIT: Duration = Duration::from_secs(30);
 /// left is in use.
 const COLLECT_WAIT: Duration = Duration::from_mins(1);
 
-/// Longest wait for such a collection. One that takes longer goes on beside: an Engine that hangs
-/// holds up no eviction.
+/// Maximum wait for such a collection. A slower one continues in the background: a hanging Engine
+/// blocks no eviction.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a collection that takes longer spares pods, if there is more at each look than at the one
-/// before. Thousands of images take minutes; a disk that is still short after that has another cause.
+/// How long a slow collection protects pods, if it has freed more at each check. Thousands of images
+/// take minutes; a disk that is still short after that has another cause.
 const SPARED_WITHIN: Duration = Duration::from_mins(5);
 
-/// How long disks may take to be measured once one is short. Pods that were not measured by then
-/// count as using nothing.
+/// How long measuring disks may take once one is short. Pods that were not measured by then count as
+/// using nothing.
 const MEASURE_WAIT: Duration = Duration::from_secs(10);
 
 /// The readings of the machine.
@@ -71,11 +71,11 @@ pub trait EvictionHost: Send + Sync + 'static {
     /// Reads the machine.
     async fn observe(&self) -> Seen;
 
-    /// Reads what these pods use. Disks that were not measured lately are measured beside, and
-    /// waited for as long as `patience` says.
+    /// Reads the usage of these pods. Disks that were not measured recently are measured concurrently,
+    /// with a wait of at most `patience`.
     ///
     /// # Errors
-    /// The kernel's numbers can't be read; in words.
+    /// The kernel's numbers can't be read; a message.
     async fn usage(
         &self,
         pods: Vec<PodView>,
@@ -131,7 +131,7 @@ pub struct EvictionManager {
 }
 
 impl EvictionManager {
-    /// A task that evicts by that policy, and a reader of what the node is short of. Publishes the
+    /// Returns a task that evicts by that policy, and a reader of the node's shortages. Publishes the
     /// pressures in `pressures`.
     pub fn new(
         policy: EvictionPolicy,
@@ -276,8 +276,8 @@ impl EvictionManager {
         None
     }
 
-    /// Removes what nobody uses, if that helps, and returns whether no pod has to go for now. While a
-    /// collection takes long, one does unless it frees more and more.
+    /// Removes unused data, if that helps, and returns whether no pod has to be evicted for now. While
+    /// a collection is slow, one has to be unless it frees more and more.
     async fn is_enough_after_collection(&mut self, signal: Signal, seen: &Seen) -> bool {
         // One that panicked has removed nothing more; the panic hook has logged it.
         let end = |ended: Result<Instant, JoinError>| ended.unwrap_or_else(|_| Instant::now());
@@ -313,8 +313,7 @@ impl EvictionManager {
         is_reclaimed(&self.policy, &now) || goes_on && frees_more
     }
 
-    /// Whether a collection that is under way has freed something since the last look, and may take
-    /// its time.
+    /// Whether a collection in progress has freed something since the last check, and may continue.
     fn frees_more(&mut self, signal: Signal, now: &Observations) -> bool {
         let Some(progress) = &mut self.progress else {
             return false;

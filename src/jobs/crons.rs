@@ -21,7 +21,7 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl Jobs {
-    /// Follows the schedules, and adds the runs that the disk has to the Jobs.
+    /// Processes the schedules, and adds the runs that are on disk to the Jobs.
     pub(super) async fn follow(
         &mut self,
         documents: &mut Documents,

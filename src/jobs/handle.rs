@@ -23,9 +23,9 @@ pub enum Order {
     Restart(JobName),
     /// A run of a CronJob begins now.
     Run(JobName),
-    /// The remains of an ended pod of a Job are removed; what it counted for stays.
+    /// The remains of an ended pod of a Job are removed; it still counts.
     Forget(JobName, PodUid),
-    /// A Job that is a run of a CronJob ends, and is forgotten; the time it was due is not due again.
+    /// A Job that is a run of a CronJob ends, and is forgotten; its time does not become due again.
     Delete(JobName),
 }
 
@@ -72,7 +72,7 @@ pub enum OrderError {
         "it is not known yet whether pods of {0} run: try again once the Engine has listed all pods"
     )]
     Unseen(JobName),
-    /// A Job of another document has the name of the run.
+    /// A Job from another document has the name of the run.
     #[error("another Job is named {0}")]
     Taken(JobName),
     /// It may run by a document of a source that was not read yet.
@@ -83,12 +83,12 @@ pub enum OrderError {
     /// The disk doesn't take its record.
     #[error("the record of the Job can't be written: {0}")]
     Disk(String),
-    /// There was no answer in time, or too many wait.
+    /// There was no answer in time, or too many orders wait.
     #[error("the agent did not execute the command within {} s", DEADLINE.as_secs())]
     Busy,
 }
 
-/// Reads the Jobs of this agent, and has them run.
+/// Reads the Jobs of this agent, and orders runs.
 #[derive(Clone)]
 pub struct JobHandle {
     states: Reader<JobStates>,
@@ -106,12 +106,12 @@ impl JobHandle {
         self.states.clone()
     }
 
-    /// The states of all Jobs as of the last decision.
+    /// The states of all Jobs at the last decision.
     pub fn states(&self) -> Arc<JobStates> {
         self.states.get()
     }
 
-    /// Has an order obeyed. Returns the Job that it is about once the disk says so, and the merge with it is
+    /// Executes an order. Returns its Job once the disk has the change, and the merge with it is
     /// published.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Jobs that wait, or are left alone: until the document is known that their records are of, until pods have
+//! Jobs that wait, or are left alone: until the documents of their records are known, until pods have
 //! stopped, or until their records can be read.
 
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKey;
 
 impl Jobs {
-    /// Whether a Job was begun by a document that this agent has not seen and that a source may have of
-    /// which nothing is known yet: another one must not do its work again.
+    /// Whether a Job was begun from a document that this agent has not seen and that a source may have
+    /// which has not delivered yet: no other document may repeat its work.
     pub(super) fn is_awaited(&self, job: &Job, at: &At<'_>) -> bool {
         let record = self.store.get(&job.name);
         let mut sources = at.states.iter();
@@ -27,15 +27,16 @@ impl Jobs {
             && sources.any(|(name, state)| name.source != PodSource::Api && state.set().is_none())
     }
 
-    /// Whether a Job that is awaited may have a pod that runs. Such a pod can't be stopped before every
-    /// source was heard, and its work must not be done by two at once, whoever orders it.
+    /// Whether an awaited Job may have a running pod. Such a pod can't be stopped before every source
+    /// has delivered, and its work must not be done twice at the same time, even on an order.
     pub(super) fn may_have_pods(&self, job: &Job) -> bool {
         let record = self.store.get(&job.name);
         record.is_some_and(|record| !record.active.is_empty())
     }
 
-    /// Whether anything of a pod runs, or may still be started by its worker. It has to be a pod that the
-    /// last merge did not want: a worker that has published nothing yet is stopped before it starts any.
+    /// Whether anything of a pod runs, or may still be started by its worker. The pod must not have
+    /// been wanted by the last merge: a worker that has published nothing yet is stopped before it
+    /// starts any.
     pub(super) fn may_run(&self, uid: &PodUid, at: &At<'_>) -> bool {
         let cache = &self.options.cache;
         let seen = cache.get(uid);
@@ -49,8 +50,8 @@ impl Jobs {
         is_unknown || seen.status.anything_running() || is_at_work
     }
 
-    /// Whether the runtime's pods were listed, and a look at each has succeeded: a Job whose record can't
-    /// be read is known by its pods alone.
+    /// Whether the runtime's pods were listed, and the status of each was read: a Job whose record
+    /// can't be read is known only by its pods.
     pub(super) fn sees_all_pods(&self, at: &At<'_>) -> bool {
         at.known && self.options.cache.knows_all()
     }
@@ -68,8 +69,8 @@ impl Jobs {
         }
     }
 
-    /// The Jobs of records that no document, and no run of a CronJob, describes any more, with what has
-    /// to be known of them as long as their pods may run.
+    /// The Jobs of records without a document or run of a CronJob, with the data that is needed while
+    /// their pods may run.
     pub(super) fn forgotten(
         &self,
         documents: &Documents,
@@ -110,8 +111,8 @@ impl Jobs {
         crons.filter(|cron| self.cron_store.unreadable(&cron.name).is_some())
     }
 
-    /// The record of a Job that is to run again, though its own can't be read: the pods that the runtime
-    /// holds of it may run. Of a name that a Job of a longer name may have as well, the pod is that one's.
+    /// The record of a Job that will run again, though its own can't be read: its pods in the runtime
+    /// may run. If a Job with a longer name may also have such a pod, it is that one's.
     pub(super) fn unknown_run(
         &self,
         job: &Job,
@@ -141,8 +142,8 @@ impl Jobs {
         Some(JobRecord::unknown(pods.map(|(_, uid)| uid), at.now))
     }
 
-    /// Leaves the pods as they are of Jobs whose records can't be read, and of the runs of CronJobs whose
-    /// records can't be read: nobody knows which of them are to run.
+    /// Protects the pods of Jobs whose records can't be read, and of the runs of CronJobs whose records
+    /// can't be read: it is unknown which of them should run.
     pub(super) fn spare_unreadable(&mut self, documents: &Documents, merged: &Merged) {
         let jobs = documents.jobs.values().map(|wanted| &wanted.job);
         let jobs = jobs.filter(|job| self.store.unreadable(&job.name).is_some());
@@ -164,8 +165,8 @@ impl Jobs {
         self.spared.extend(spared);
     }
 
-    /// The pods that the runtime holds something of and that no record on disk, and nothing that is
-    /// wanted, says more of than their names do.
+    /// The pods in the runtime about which no record on disk, and no wanted pod, has more data than
+    /// their names.
     fn unclaimed_pods(&self, merged: &Merged) -> Vec<(FullName, PodUid)> {
         let names = self.store.names();
         let records = names.filter_map(|name| Some((name, self.store.get(name)?)));
@@ -185,16 +186,16 @@ impl Jobs {
         unclaimed.collect()
     }
 
-    /// The pods that are not to be stopped, though they are not among those that are wanted: an earlier
-    /// agent started them, and either the document that it started them for is not known any more and the
-    /// record of the newest one not on disk, or their record can't be read.
+    /// The pods that must not be stopped, though they are not wanted: an earlier agent started them,
+    /// and either their document is not known any more and the record of the newest one not on disk, or
+    /// their record can't be read.
     pub fn spared(&self) -> &BTreeSet<PodUid> {
         &self.spared
     }
 }
 
-/// Whether nothing of a pod that is to be stopped runs, and nothing of it is started any more. `seen` is
-/// the newest that is known of it.
+/// Whether nothing of a pod that must stop runs, and nothing of it will be started. `seen` is its
+/// newest known status.
 fn has_stopped(view: &PodView, seen: &PodStatus) -> bool {
     let starts_nothing = match view.phase {
         // What looks created may be in the middle of its start, which outlives the worker's call. The
@@ -219,7 +220,7 @@ fn has_unstarted(seen: &PodStatus) -> bool {
     states.any(|state| state == ContainerState::Created)
 }
 
-/// The pods of a record: those that are to run, and those that are over and stay for their logs.
+/// The pods of a record: those that should run, and ended ones that stay for their logs.
 pub(super) fn pods_of(name: &JobName, record: &JobRecord) -> impl Iterator<Item = PodUid> {
     let active = record
         .active
@@ -230,7 +231,7 @@ pub(super) fn pods_of(name: &JobName, record: &JobRecord) -> impl Iterator<Item 
     all.map(|(index, attempt)| record.uid(name, index, attempt))
 }
 
-/// Has a document wait. It is no incumbent: the one that is awaited goes before it.
+/// Makes a document wait. It is not an incumbent: the awaited one takes precedence.
 pub(super) fn hold(job: &Job, pod: &SourcePod, may_run: bool, merged: &mut Merged) {
     let problem = awaited(&job.name, &pod.origin, may_run);
     merged.conflicts.push(problem);

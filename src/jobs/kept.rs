@@ -1,9 +1,9 @@
-//! Ledgers on disk: what was started of a Job or CronJob, and what became of it.
+//! Ledgers on disk: the started pods of a Job or CronJob, and their outcomes.
 //!
-//! One file each under `<root>/jobs/` and `<root>/cronjobs/`, renamed in and synced, readable by root
-//! alone. One that can't be read stays as it is, and its workload is left alone: to begin it anew
-//! could do its work twice. It is read again now and then: the disk may have been the cause, or a user
-//! restores it.
+//! One file each under `<root>/jobs/` and `<root>/cronjobs/`, replaced by renaming and synced, readable
+//! only by root. One that can't be read stays as it is, and its workload is left alone: to begin it
+//! again could repeat its work. It is read again at intervals: the disk may have been the cause, or a
+//! user restores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,11 +37,11 @@ struct Stored<T> {
     record: T,
 }
 
-/// The directory, and what it holds.
+/// The directory, and its contents.
 pub(super) struct RecordStore<T> {
     kept: StateDir,
     saved: BTreeMap<JobName, T>,
-    /// Jobs without a record that may have a file all the same: it was written, but may not last.
+    /// Jobs without a record that may still have a file: it was written, but may not be durable.
     unsure: BTreeSet<JobName>,
     /// Files that can't be read, by name, and why.
     unreadable: BTreeMap<String, String>,
@@ -109,9 +109,9 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         unreadable.map(file_name).collect()
     }
 
-    /// Reads these files again, which can't be read; not more often than every [`READ_RETRY`]. Returns
-    /// when to do so next, if any still can't be. One that is gone stays among them: that its directory
-    /// isn't mounted must not have a Job run again.
+    /// Reads these unreadable files again; at most once per [`READ_RETRY`]. Returns when to do so next,
+    /// if any is still unreadable. A missing file stays among them: an unmounted directory must not
+    /// make a Job run again.
     pub(super) async fn read_again(&mut self, files: Vec<String>) -> Option<Duration> {
         if files.is_empty() {
             return None;
@@ -149,8 +149,8 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.has_unreadable().then_some(READ_RETRY)
     }
 
-    /// Takes what was read of the whole directory. If that failed again, what was written meanwhile is
-    /// still what the disk has.
+    /// Takes the result of reading the whole directory. If that failed again, the data written
+    /// meanwhile is still on disk.
     fn take(&mut self, (saved, unreadable, closed): Files<T>) {
         self.closed = closed;
         if self.closed.is_none() {
@@ -159,7 +159,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         }
     }
 
-    /// The record of a Job, as the disk has it.
+    /// The record of a Job on disk.
     pub(super) fn get(&self, job: &JobName) -> Option<&T> {
         self.saved.get(job)
     }
@@ -174,13 +174,13 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         self.saved.values()
     }
 
-    /// Whether the disk has none.
+    /// Whether there are no records on disk.
     pub(super) fn is_empty(&self) -> bool {
         self.saved.is_empty() && self.unsure.is_empty()
     }
 
-    /// The file of a Job's record, and why it can't be read, if it can't. One that this agent has written
-    /// is known also while its directory can't be read.
+    /// The file of a Job's record, and why it can't be read, if it can't. A record that this agent has
+    /// written is also known while its directory can't be read.
     pub(super) fn unreadable(&self, job: &JobName) -> Option<(String, &str)> {
         let file = file_name(job);
         let closed = self.closed.as_ref();
@@ -241,7 +241,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Send + 'static> RecordStore<T> {
         failed
     }
 
-    /// When to write those again that could not be written, if there are any.
+    /// When to retry failed writes, if there are any.
     pub(super) fn write_in(&self) -> Option<Duration> {
         let first = self.refused.values().map(|(until, _)| *until).min()?;
         Some(first.saturating_duration_since(Instant::now()))

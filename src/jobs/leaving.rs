@@ -1,4 +1,4 @@
-//! When to look again at pods that are being stopped.
+//! When to check pods again that are being stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use mirrorlet_core::job::{Decision, JobName};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::SmallCollect;
 
-/// Least and most time between two looks at pods that are being stopped. The board shows the end of most
-/// of them at once; of one that was never started there is nothing to be seen. One with a long grace
-/// period, or that can't be stopped, would have everything merged each second.
+/// Minimum and maximum interval of checks of pods that are being stopped. The board shows the end of
+/// most of them immediately; a pod that was never started is never shown. Otherwise one with a long
+/// grace period, or that can't be stopped, would cause a merge each second.
 const LOOK_MIN: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 
-/// The pods that are being stopped, and since when it is these.
+/// The pods that are being stopped, and since when the set is unchanged.
 #[derive(Default)]
 pub(super) struct LeavingPods(Option<(BTreeSet<PodUid>, Instant)>);
 
 impl LeavingPods {
-    /// Returns the time until the next look at these pods, which is as long as they have been looked at;
+    /// Returns the time until the next check of these pods, which equals the time since the first one;
     /// none if there are none.
     fn look_again(&mut self, pods: BTreeSet<PodUid>, now: Instant) -> Option<Duration> {
         if pods.is_empty() {
@@ -38,8 +38,8 @@ impl LeavingPods {
 }
 
 impl Jobs {
-    /// Looks again when decisions say so, and while pods are being stopped. Jobs whose records the disk did
-    /// not take have their own pause.
+    /// Checks again when decisions require it, and while pods are being stopped. Jobs whose records
+    /// could not be written have their own pause.
     pub(super) fn look_again(
         &mut self,
         decided: &BTreeMap<JobName, Decision>,

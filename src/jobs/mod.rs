@@ -1,10 +1,10 @@
-//! Jobs and CronJobs of manifests: between merge and workers, as rollouts are for other static pods.
+//! Jobs and CronJobs of manifests: between merge and workers, like rollouts for other static pods.
 //!
-//! [`Jobs::apply`] takes the pods out of the merged set that stand for Jobs and CronJobs, and puts in
-//! those that are to exist now. Which ones those are is decided by [`mirrorlet_core::job`] and
-//! [`mirrorlet_core::cron`]; here records are kept on disk, and changes told. A pod is started, and one
-//! that is over removed, only once the disk has the record that says so: an agent that is killed at
-//! any moment goes on where the record is.
+//! [`Jobs::apply`] replaces the pods in the merged set that represent Jobs and CronJobs by those that
+//! must exist now. [`mirrorlet_core::job`] and [`mirrorlet_core::cron`] decide which ones; this module
+//! stores records on disk, and reports changes. A pod is started, and an ended one removed, only once
+//! the record of that is on disk: after an agent is killed at any moment, the next one continues from
+//! the record.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 pub struct JobOptions {
     /// The workers' states of pods.
     pub board: Board,
-    /// The observed states of pods, also of those without a worker.
+    /// The observed states of pods, including those without a worker.
     pub cache: CacheReader,
     /// Receives log lines, metrics and journal entries.
     pub telemetry: Telemetry,
@@ -122,7 +122,7 @@ struct At<'a> {
 }
 
 impl Jobs {
-    /// Jobs that go on from what is kept below `root`, and what others reach them by. Blocks.
+    /// Returns the Jobs, which continue from the data below `root`, and their handle. Blocks.
     pub fn load(root: &Path, options: JobOptions) -> (Self, JobHandle) {
         let (published, states) = cell(JobStates::default());
         let (handle, requests) = JobHandle::new(states);
@@ -145,9 +145,9 @@ impl Jobs {
         (jobs, handle)
     }
 
-    /// Puts in the place of each pod that stands for a Job or CronJob those that are to exist now.
-    /// `states` is all that sources offer, also what lost to another document; `known` says whether it
-    /// is known what runs already.
+    /// Replaces each pod that represents a Job or CronJob by those that must exist now. `states` is
+    /// everything that sources deliver, including documents that lost their name to another; `known`
+    /// says that the running pods are known.
     pub async fn apply(
         &mut self,
         merged: &mut Merged,
@@ -258,8 +258,8 @@ impl Jobs {
         failed
     }
 
-    /// Answers the orders that were obeyed or refused. The merge is published by then: whoever is answered
-    /// finds what became of the order.
+    /// Answers executed and refused orders. The merge is published by then, so the caller finds the
+    /// effect of its order.
     pub fn answer(&mut self) {
         for (sender, answer) in self.answers.drain(..) {
             // The receiver may be gone.
@@ -292,7 +292,7 @@ impl Jobs {
         })
     }
 
-    /// The contents of the Jobs that have a record, and of the last run of each CronJob.
+    /// The contents of the Jobs with a record, and of the last run of each CronJob.
     pub fn begun(&self) -> BTreeMap<WorkloadKey, String> {
         let key = |kind: WorkloadKind, name: &JobName| WorkloadKey {
             kind,
@@ -385,7 +385,7 @@ impl Jobs {
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Ends when what was decided may have to be decided anew.
+    /// Completes when the decision may have to be made again.
     pub async fn changed(&mut self) {
         let look_at = self.look_at;
         tokio::select! {

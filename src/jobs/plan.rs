@@ -17,7 +17,7 @@ type Documents<'a> = BTreeMap<(WorkloadKind, &'a JobName), (&'a Runs, &'a Source
 
 impl JobStates {
     /// Returns the action for each Job and CronJob if `newest` were the sources' state; `present` is
-    /// that state as it is, before any of them was expanded.
+    /// the current state, before any of them was expanded.
     pub fn plan(&self, newest: &Merged, present: &Merged, now: Timestamp) -> Vec<PlannedRun> {
         let (wanted, before) = (documents(newest), documents(present));
         let mut planned: Vec<PlannedRun> = wanted

@@ -4,7 +4,7 @@ use mirrorlet_core::events::of_job;
 use mirrorlet_core::job::{Decision, Job, Note, full_name};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// Tells what was decided about a Job: in the log, and in the stories of its pods.
+/// Reports a decision about a Job: in the log, and in the histories of its pods.
 pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
     let of_pod = |index: u32, attempt: u32, reason: &str, what: &str| {
         let name = full_name(job, index, attempt);

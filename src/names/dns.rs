@@ -25,7 +25,7 @@ pub struct DnsTable {
 }
 
 impl DnsTable {
-    /// Replaces the file, as long as its directory is there: it goes with the server.
+    /// Replaces the file, while its directory exists, which is removed with the server.
     pub(super) async fn write(
         &self,
         names: &Names,

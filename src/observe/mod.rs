@@ -1,12 +1,12 @@
-//! Turns events and answers of the runtime into the status `Cache`.
+//! Converts the runtime's events and answers to the status `Cache`.
 //!
-//! Why both events and lists: events are prompt but get lost, a list is complete but costs a
-//! call. One task subscribes, lists after every (re)subscription, looks at the pods events name,
-//! and lists seldom otherwise. It is the sole writer of the cache; workers read it, and ask for
-//! a look at their own pod after each action.
+//! Why both events and lists: events are prompt but get lost, a list is complete but costs a call. One
+//! task subscribes, lists after every (re)subscription, reads the status of pods named in events, and
+//! otherwise lists infrequently. It is the sole writer of the cache; workers read it, and request their
+//! own pod's status after each action.
 //!
-//! A look at one pod never delays another: looks run side by side, at most one a pod at a time, and
-//! only so many begin together; a look asked for while one is under way is taken again after it.
+//! Reading one pod never delays another: reads run concurrently, at most one per pod, and a limited
+//! number begin together; a read that is requested while one is in progress is repeated after it.
 
 mod restart;
 mod tell;
@@ -41,25 +41,25 @@ use mirrorlet_runtime::{
 /// Looks at pods that begin together: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
 const LOOKS_MAX: usize = 16;
-/// How long a look counts among those. One that takes longer most likely hangs, and is no reason to
-/// look at no other pod; an inspect of an Engine that is busy takes less.
+/// How long a read counts towards that limit. A slower one most likely hangs, and must not block other
+/// pods; an inspect of a busy Engine takes less.
 const LOOK_USUAL: Duration = Duration::from_secs(2);
 /// Pauses between attempts to reach the runtime.
 const RECONNECT: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
-/// How long events have to come for the pauses to begin anew: events that end at once would have everything
-/// listed and looked at many times a second.
+/// How long a stream of events must last before the pauses are reset: otherwise streams that end at
+/// once would cause many full lists a second.
 const STREAM_LASTS: Duration = Duration::from_secs(10);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a runtime that is doubted may take to say how it is, which takes it no work; and one that was
-/// there, to show its events again.
+/// Deadline for a runtime that is suspected to be away to report its health, which takes it no work;
+/// and for one that was available to deliver its events again.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The same once its events have ended: a proxy may end what is quiet, and the runtime behind it answers
-/// soon, though a busy machine may take a second for it: dockerd 20.10 starts two programs to say its
-/// version. One that is being restarted mostly refuses, or takes longer.
+/// The same once its events have ended: a proxy may close a quiet stream, and the runtime behind it
+/// answers soon, though a busy machine may take a second: dockerd 20.10 starts two programs to report
+/// its version. One that is being restarted usually refuses, or takes longer.
 const END_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The task that keeps the cache.
@@ -96,8 +96,8 @@ pub struct Observer {
     doubt: JoinSet<Result<(), String>>,
     /// Asks a runtime that is there for its facts, which are asked for anew with each subscription.
     learning: JoinSet<Result<()>>,
-    /// Among others the pods that are over and have no worker: nobody asks for what is observed of them,
-    /// and they may be many.
+    /// Includes the ended pods without a worker: their observed status is not needed, and they may be
+    /// many.
     settled: SettledPods,
 }
 
@@ -115,7 +115,7 @@ struct Sweep {
 }
 
 impl Observer {
-    /// An observer that writes `cache`, with readers of its health and of its newest list.
+    /// Returns an observer that writes `cache`, with readers of its health and of its newest list.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         cache: CacheWriter,
@@ -203,9 +203,9 @@ impl Observer {
         }
     }
 
-    /// Subscribes to the runtime's events, and has it say its facts anew. One that was there and doesn't
-    /// show its events is away meanwhile: nobody is heard who doubts it. The facts of one that is there
-    /// are asked for beside its events.
+    /// Subscribes to the runtime's events, and reads its facts again. A runtime that was available and
+    /// doesn't deliver its events counts as away meanwhile, because no suspicion is checked then. The
+    /// facts of an available one are read concurrently with its events.
     async fn subscribe(&mut self) -> Result<BoxStream<'static, PodEvent>> {
         self.learning = JoinSet::new();
         let runtime = Arc::clone(&self.runtime);
@@ -261,8 +261,8 @@ impl Observer {
         self.reach.send_replace(RuntimeReach::Up);
     }
 
-    /// Follows one subscription to its end, or until a list or the facts fail. A runtime that takes long
-    /// for its facts may be busy, and is away only if it says nothing else either.
+    /// Processes one subscription until it ends, or a list or the facts fail. A runtime that is slow to
+    /// report its facts may be busy, and counts as away only if it sends nothing else either.
     async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>) -> Result<()> {
         let is_learning = !self.learning.is_empty();
         let mut doubt_at = is_learning.then(|| Instant::now() + DOUBT_DEADLINE);
@@ -321,8 +321,8 @@ impl Observer {
         }
     }
 
-    /// Asks the runtime how it is after a pause, unless it is being asked already: one
-    /// that took a call and is silent since may have stopped for good, and nothing else shows it.
+    /// Checks the runtime's health after a pause, unless a check is in progress: one that accepted a
+    /// call and is silent since may have stopped for good, and nothing else would show that.
     fn ask_for_a_word(&mut self, pause: Duration) {
         if !self.doubt.is_empty() {
             return;
@@ -412,15 +412,15 @@ impl Observer {
         }
     }
 
-    /// Forgets a pod that has no worker; not one that has another one by now.
+    /// Forgets a pod without a worker; not one that has a worker again by now.
     fn forget_resting(&self, uid: &PodUid) {
         if self.settled.rests(uid) {
             self.cache.forget(uid);
         }
     }
 
-    /// Lists everything, then has every pod there is or was looked at that has a worker or is to have
-    /// one. One that hangs holds back only the floor, not the entries of the others.
+    /// Lists everything, then reads every current or former pod that has, or will have, a worker. One
+    /// that hangs only delays the floor, not the entries of the others.
     async fn relist(&mut self) -> Result<(), RuntimeError> {
         let began = Instant::now();
         let mut pods = self.runtime.get_pods(true).await?;
@@ -454,8 +454,8 @@ impl Observer {
         Ok(())
     }
 
-    /// Raises the cache's floor once every look of the last relist is in, failed ones included:
-    /// their entries say so.
+    /// Raises the cache's floor once every read of the last relist is complete, including failed ones,
+    /// whose entries say so.
     fn raise_floor(&mut self, looked: Option<&PodUid>) {
         let Some(sweep) = &mut self.sweep else { return };
         if let Some(uid) = looked {
@@ -468,7 +468,8 @@ impl Observer {
     }
 }
 
-/// The answer to a call of a runtime that was there, unless it takes long; that of another one may.
+/// The answer to a call of a runtime that was available, unless it takes long; another one's may take
+/// long.
 async fn soon<T>(was_up: bool, call: impl Future<Output = T>) -> Option<T> {
     if !was_up {
         return None;

@@ -1,4 +1,4 @@
-//! Whether a runtime was restarted so fast that it answered all the same.
+//! Whether a runtime was restarted so fast that it never seemed unavailable.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,14 +14,15 @@ use mirrorlet_runtime::{Runtime, Version};
 /// containers 15 s to stop when it ends.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
-/// Fewest containers whose end says something of the runtime: a single one may have been killed.
+/// Minimum number of ended containers from which a restart is concluded: a single one may have been
+/// killed.
 const ENDED_MIN: usize = 2;
 
-/// The containers, sandboxes among them, that a runtime whose events have just ended may have ended: those
-/// that ran, and those that the last list had running and that were stopped a moment ago, but not by this
-/// agent: a runtime that ends reports its stops as those of a user. Others ended by themselves or were
-/// stopped by the agent, as those of a pod that is over, or ended before. What that list had ended is ended,
-/// also where the look that it asked for is still to come.
+/// The containers, including sandboxes, that a runtime whose events have just ended may have ended:
+/// those that ran, and those that ran in the last list and were stopped a moment ago, but not by this
+/// agent, because a runtime that ends reports its stops like those of a user. Others ended by
+/// themselves, were stopped by the agent, as those of an ended pod, or ended before. A container that
+/// had ended in that list has ended, even if its status has not been read since.
 pub(super) fn ran_lately(
     seen: &[Entry],
     listed: Option<&Pods>,
@@ -71,8 +72,8 @@ pub(super) async fn was_restarted(
     version.is_ok_and(|version| version != *known)
 }
 
-/// Whether there are containers that ran, and all of them have ended. Those that are gone were removed on
-/// purpose. A sandbox that is killed leaves the containers of its pod running.
+/// Whether there are containers that ran, and all of them have ended. Missing ones were removed on
+/// purpose. A killed sandbox leaves the containers of its pod running.
 fn have_all_ended(ran: &HashSet<ContainerId>, now: &Pods) -> bool {
     let left = containers(now).filter(|container| ran.contains(&container.id));
     let left: Vec<&Container> = left.collect();

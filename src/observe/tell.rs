@@ -7,7 +7,8 @@ use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, UserAction};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// Tells which containers ended since the last look. What was over at the first look is no news.
+/// Reports the containers that ended since the last read. Those that had ended at the first read are
+/// not new.
 pub(super) fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;

@@ -19,10 +19,10 @@ use mirrorlet_host::probe::{Health, ProbeError};
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::RuntimeError;
 
-/// Attempts a probe, again at once if it could not be made at all.
+/// Attempts a probe, and retries immediately if it could not be made at all.
 ///
 /// # Errors
-/// It could not be made: nothing is known of the container by it.
+/// It could not be made, so it says nothing about the container.
 pub(super) async fn attempt(
     shared: &Shared,
     view: &PodView,
@@ -98,11 +98,10 @@ async fn attempt_once(
     }
 }
 
-/// The server's answer, or the failure of a server that was asked.
+/// The server's answer, or the failure of a server that was contacted.
 ///
-/// # Errors
-/// It was not asked, because this machine had nothing left to ask it with: that says nothing of
-/// the container.
+/// # Errors It was not contacted, because this machine had no resources for that: this says nothing
+/// about the container.
 fn made<T>(asked: Result<T, ProbeError>) -> Result<Result<T, ProbeError>, String> {
     match asked {
         Err(error @ ProbeError::Exhausted { .. }) => Err(error.to_string()),
@@ -116,7 +115,7 @@ fn pod_ip(view: &PodView) -> Option<IpAddr> {
     told.parse().ok()
 }
 
-/// Tells what came of an attempt.
+/// Reports the outcome of an attempt.
 pub(super) fn tell(
     shared: &Shared,
     pod: &Arc<Pod>,

@@ -1,8 +1,8 @@
 //! Probe results saved for the next agent: which containers were ready and had started.
 //!
-//! Without that, every pod with probes would be not ready for a moment after each restart of the
-//! agent, though nothing has happened to it. What is lost, by a `kill -9` right after a change
-//! say, is only that.
+//! Without them, every pod with probes would be unready for a moment after each restart of the agent,
+//! though nothing has happened to it. A loss, for example by a `kill -9` right after a change, has only
+//! that effect.
 //!
 //! Upstream: since 1.35 a kubelet keeps these two over its restarts, as the API server has them
 //! (`ChangeContainerStatusOnKubeletRestart`); here there may be none.
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> StoredResults {
     }
 }
 
-/// Leaves results to the next agent: whole, or as they were.
+/// Saves results for the next agent, atomically.
 pub(super) async fn write(path: PathBuf, kept: &StoredResults) -> io::Result<()> {
     let text = serde_json::to_vec(kept)?;
     blocking(move || replace(&path, &text)).await

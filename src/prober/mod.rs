@@ -1,9 +1,9 @@
-//! Probing: one task per pod, container and kind, as long as the pod is on the board.
+//! Probing: one task per pod, container and kind, while the pod is on the board.
 //!
-//! [`ProbeManager`] follows the board. A pod that begins to be converged gets its workers, each
-//! is shown what becomes of its pod, and the results of a pod that left the board are forgotten. So
-//! is what the agent before has left of pods that are gone by now.
-//! Results are written to the [results](crate::store::probes), whose changes wake the pod's worker.
+//! [`ProbeManager`] follows the board. A pod gets its workers when its convergence begins, each gets
+//! the changes of its pod, and the results of pods that left the board are dropped, as are an earlier
+//! agent's results of pods that no longer exist. Results are written to the
+//! [results](crate::store::probes), whose changes wake the pod's worker.
 //!
 //! Upstream: `pkg/kubelet/prober/prober_manager.go`.
 
@@ -86,8 +86,8 @@ struct Probed {
 }
 
 impl ProbeManager {
-    /// A manager that follows the board and writes to `results`, beginning with what an agent
-    /// before it has left in the file `kept`.
+    /// Returns a manager that follows the board and writes to `results`, starting with the results that
+    /// an earlier agent saved in the file `kept`.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         client: Client,
@@ -125,7 +125,7 @@ impl ProbeManager {
         }
     }
 
-    /// With the runtime's lists: what is left of pods that are not in the first one is forgotten.
+    /// Uses the runtime's lists: saved results of pods that are not in the first one are dropped.
     #[must_use]
     pub fn following(mut self, listed: Listed) -> Self {
         self.listed = Some(listed);
@@ -189,8 +189,7 @@ impl ProbeManager {
         }
     }
 
-    /// Forgets what the last agent has left of pods that have no container any more: a result is one
-    /// of an instance.
+    /// Drops saved results of pods without containers: a result belongs to an instance.
     fn forget_gone(&self, there: &Pods) {
         let there: BTreeSet<&PodUid> = there.0.iter().map(|pod| &pod.uid).collect_set();
         let is_known = |uid: &PodUid| there.contains(uid) || self.seen.contains(uid);

@@ -1,4 +1,4 @@
-//! One probe of one container: when to attempt it, and what becomes of the result.
+//! One probe of one container: when to attempt it, and its result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ enum Cause {
 
 /// The result of a check.
 enum Looked {
-    /// The worker has nothing to do any more.
+    /// The worker has nothing left to do.
     Over,
     /// There is nothing to do before its pod changes.
     Rests,
@@ -67,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// Probes until there is nothing to probe any more, or cancelled.
+    /// Probes until there is nothing left to probe, or cancelled.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -116,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// The probe's numbers as the pod has them now; none when it has lost the probe.
+    /// The probe's current settings; none if the pod no longer has the probe.
     fn spec(&self, view: &PodView) -> Option<ProbeSpec> {
         let pod = view.pod.as_deref()?;
         let (_, container) = spec::find_container(pod, &self.container)?;
@@ -134,8 +134,7 @@ impl Worker {
         f64::from(hash % 1000) / 1000.0
     }
 
-    /// Looks at the container, publishes what follows from that, and attempts the probe if it is
-    /// its turn.
+    /// Checks the container, publishes the result, and attempts the probe if it is due.
     async fn look(&mut self, view: &PodView, spec: &ProbeSpec, cause: Cause) -> Looked {
         let Some(pod) = view.pod.clone() else {
             return Looked::Over;
@@ -193,8 +192,8 @@ impl Worker {
         }
     }
 
-    /// Whether a container that isn't ready yet is asked at once: something about its pod has
-    /// changed.
+    /// Whether to probe a container that isn't ready yet immediately, because something about its pod
+    /// has changed.
     ///
     /// Upstream: `UpdatePodStatus` of `pkg/kubelet/prober/prober_manager.go`.
     fn cannot_wait(&self, view: &PodView) -> bool {

@@ -5,13 +5,13 @@ use tokio::time::Instant;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::clock::set_forward;
 
-/// The time of the last look, by the clock and by a timer that nobody sets. The timer stands still while
-/// the machine is suspended.
+/// The time of the last check, by the clock and by a monotonic timer. The timer stops while the machine
+/// is suspended.
 #[derive(Debug, Default)]
 pub(super) struct LastLook(Option<(Timestamp, Instant)>);
 
 impl LastLook {
-    /// Takes in the time of a look. Returns whether the clock was set forward since the one before.
+    /// Records the time of a check. Returns whether the clock was set forward since the previous one.
     pub(super) fn was_set_forward(&mut self, now: Timestamp, timer: Instant) -> bool {
         let last = self.0.replace((now, timer));
         last.is_some_and(|(clock, before)| {

@@ -32,8 +32,8 @@ impl Rollouts {
         });
     }
 
-    /// Answers commands. One that was obeyed and isn't on disk is an error: the next agent won't
-    /// know of it.
+    /// Answers commands. An executed command that isn't on disk is an error: the next agent won't know
+    /// about it.
     pub(super) fn answer(&mut self) {
         for answering in self.answers.drain(..) {
             let unkept = self.store.unkept(&answering.pods, &self.histories);

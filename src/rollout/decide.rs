@@ -28,7 +28,7 @@ pub(super) struct Facts<'a> {
     pub(super) turns: &'a BTreeMap<FullName, Turn>,
     /// The versions that were run so far.
     pub(super) before: &'a Merged,
-    /// The pods that the runtime held when it was last listed.
+    /// The pods in the runtime's last list.
     pub(super) listed: &'a Pods,
     /// The present time.
     pub(super) now: Timestamp,
@@ -44,14 +44,14 @@ struct Next {
 /// Pods that swap host ports.
 pub(super) struct Circle {
     pub(super) names: BTreeSet<FullName>,
-    /// The pods that run once all of them are updated.
+    /// The running pods once all of them are updated.
     pub(super) after: Merged,
     /// The versions of them that run now.
     pub(super) stops: Vec<Arc<Pod>>,
 }
 
 impl Circle {
-    /// The circles of pods whose next versions wait for one another's host ports.
+    /// The circles of pods whose next versions wait for each other's host ports.
     pub(super) fn all(
         next: &BTreeMap<FullName, Arc<Pod>>,
         before: &Merged,
@@ -84,8 +84,8 @@ impl Circle {
 
 impl Rollouts {
     /// Decides about every pod. Those that swap host ports are updated together, or none of them is. Of
-    /// others that need the same room only the first one is updated: what runs of it from now on counts
-    /// for those after it. A restore comes before an edit.
+    /// others that need the same resources only the first one is updated: what it uses from now on
+    /// counts for those after it. A restore takes precedence over an edit.
     pub(super) fn decide_all(&mut self, facts: Facts<'_>) -> BTreeMap<FullName, Decision> {
         let mut edits = BTreeSet::new();
         let alone = facts.wanted.keys().map(|name| {
@@ -210,7 +210,7 @@ impl Rollouts {
         }
     }
 
-    /// The version of a pod that is to take the place of the one that runs, if one is.
+    /// The version of a pod that will replace the running one, if any.
     fn next(&self, name: &FullName, facts: Facts<'_>) -> Option<Next> {
         let turn = facts.turns.get(name).unwrap_or(&Turn::Now);
         let (target, history) = self.target(name, facts)?;
@@ -237,8 +237,8 @@ impl Rollouts {
         Some(Next { target, running })
     }
 
-    /// Why a version that is prepared can't be started after all: another pod has taken the room for it
-    /// in the same pass, which `facts` has.
+    /// Why a prepared version can't be started after all: another pod has taken the resources for it in
+    /// the same pass, whose state is in `facts`.
     fn refused_since(
         &mut self,
         name: &FullName,
@@ -345,8 +345,8 @@ impl Rollouts {
         refused.filter(is_port)
     }
 
-    /// The history of a pod's revisions. At this agent's first look, the newest one may run already,
-    /// whatever the disk says.
+    /// The history of a pod's revisions. At this agent's first check, the newest one may already run,
+    /// whatever the disk has.
     pub(super) fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
         let mut history = self.histories.get(name).cloned().unwrap_or_default();
         if !self.phases.contains_key(name)

@@ -1,4 +1,4 @@
-//! The time in which a version could not be started, which its progress deadline leaves out.
+//! The time in which a version could not be started, which doesn't count towards its progress deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use mirrorlet_core::admit::host_port_holder;
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::rollout::rejected;
 
-/// The versions that wait for others to stop or for room on the node, and since when versions could be
-/// started.
+/// The versions that wait for other pods to stop or for resources of the node, and since when versions
+/// could be started.
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     /// Since when this agent reaches the runtime.
@@ -24,7 +24,7 @@ impl Delays {
         self.begun = now;
     }
 
-    /// Takes in which versions wait.
+    /// Records which versions wait.
     pub(super) fn look(&mut self, board: &Board, now: Timestamp) {
         // A clock that was set back must delay no deadline.
         self.begun = self.begun.min(now);

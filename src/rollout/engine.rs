@@ -1,4 +1,4 @@
-//! Whether the runtime is there, and when it has come back.
+//! Whether the runtime is available, and when it has come back.
 
 use std::mem;
 
@@ -15,7 +15,7 @@ pub(super) struct Engine {
     changed: bool,
 }
 
-/// How the runtime has come to be there.
+/// How the runtime became available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Return {
     /// For the first time.
@@ -25,7 +25,7 @@ pub(super) enum Return {
 }
 
 impl Engine {
-    /// One of which nothing is known yet.
+    /// Returns a state in which nothing is known yet.
     pub(super) fn new(reach: watch::Receiver<RuntimeReach>) -> Self {
         Self {
             reach,
@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Ends once it goes or comes back.
+    /// Completes once it becomes available or unavailable.
     pub(super) async fn changed(&mut self) {
         if self.reach.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -42,8 +42,8 @@ impl Engine {
         self.changed = true;
     }
 
-    /// Takes in whether it is there. Returns how it has come to be since the last time, which may be so
-    /// short a time ago that nobody saw it gone.
+    /// Checks whether it is available. Returns how it became so since the last call, even if its
+    /// absence was too short to be noticed.
     pub(super) fn look(&mut self) -> Option<Return> {
         let (reach, is_news) = {
             let reach = self.reach.borrow_and_update();

@@ -1,4 +1,4 @@
-//! Pods whose manifests have gone, and those of which that is not known yet.
+//! Pods whose manifests were removed, and those for which that is not known yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use mirrorlet_core::observed::Pods;
 const STOPPING_PERIOD: Duration = Duration::from_mins(1);
 
 impl Rollouts {
-    /// Has pods that ran so far stay in the place of those of other sources with their names, until their
-    /// own sources have delivered, which may still want them.
+    /// Keeps pods that ran before in place of those from other sources with their names, until their
+    /// own sources, which may still want them, have delivered.
     pub(super) fn keep_awaited(&self, merged: &mut Merged) {
         let pods = merged.pods.iter();
         let statics = pods.filter(|(_, pod)| !pod.is_api() && pod.runs.is_none());
@@ -26,8 +26,8 @@ impl Rollouts {
         }
     }
 
-    /// The pod of that name as a source last wanted it that has not been heard yet, if it isn't the
-    /// source of `newest`.
+    /// The pod with that name in the last known set of a source that has not delivered yet, unless it
+    /// is the source of `newest`.
     fn awaited(&self, newest: &SourcePod, awaited: &BTreeSet<SourceName>) -> Option<SourcePod> {
         if awaited.is_empty() {
             return None;
@@ -45,8 +45,8 @@ impl Rollouts {
         })
     }
 
-    /// A pod whose manifest has gone has no current revision any more. Its revisions are forgotten
-    /// once it has been gone for a while and nothing of it is left.
+    /// Clears the current revision of a pod whose manifest was removed. Its revisions are forgotten
+    /// after a while, when nothing of it is left.
     pub(super) fn forget_missing(
         &mut self,
         wanted: &BTreeMap<FullName, SourcePod>,

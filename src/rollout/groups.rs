@@ -14,8 +14,8 @@ use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::WorkloadKey;
 
 impl Rollouts {
-    /// Decides which pods of each workload may be updated now. A version that failed at one of them is
-    /// noted as failed in the histories of all.
+    /// Decides which pods of each workload may be updated now. A version that failed in one of them is
+    /// recorded as failed in the histories of all.
     pub(super) fn turns(
         &mut self,
         wanted: &BTreeMap<FullName, SourcePod>,

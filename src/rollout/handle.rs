@@ -21,7 +21,7 @@ const REQUESTS_MAX: usize = 16;
 /// How long a command may take: it waits for a merge and a write to disk.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The result of a command: the number of the revision that it is about.
+/// The result of a command: the number of the affected revision.
 pub(super) type Obeyed = Result<u64, Refused>;
 
 /// The answer to a command: its result, once it is on disk.
@@ -43,7 +43,7 @@ pub(super) struct Request {
     pub(super) answer: oneshot::Sender<Answer>,
 }
 
-/// A command that was obeyed or refused, and whose answer waits for the disk.
+/// An executed or refused command whose answer waits for the disk.
 pub(super) struct Answering {
     pub(super) answer: oneshot::Sender<Answer>,
     pub(super) obeyed: Obeyed,
@@ -57,7 +57,7 @@ pub enum CommandError {
     /// It was refused.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// There was no answer in time, or too many wait.
+    /// There was no answer in time, or too many commands wait.
     #[error("the agent did not execute the command within {} s", DEADLINE.as_secs())]
     Busy,
     /// It was obeyed, and the disk doesn't have it.
@@ -108,22 +108,22 @@ impl RolloutHandle {
         self.histories.get()
     }
 
-    /// Returns the version of a pod with that UID, also of one whose manifest has gone not long ago.
+    /// Returns the version of a pod with that UID, also for a pod whose manifest was removed recently.
     pub fn version(&self, name: &FullName, uid: &PodUid) -> Option<Arc<Pod>> {
         let histories = self.histories.get();
         let revision = histories.get(name)?.get(uid)?;
         Some(Arc::clone(&revision.pod))
     }
 
-    /// Returns what keeps the histories from the disk; none where they are all there.
+    /// Returns why histories can't be written to disk; none if all are written.
     pub fn unkept(&self) -> Reader<Option<Diagnostic>> {
         self.unkept.clone()
     }
 
-    /// Has a command obeyed; the number of the revision that it is about.
+    /// Executes a command; returns the number of the affected revision.
     ///
     /// # Errors
-    /// It was refused, the disk doesn't take it, or the agent is too busy.
+    /// It was refused, it can't be written to disk, or the agent is too busy.
     pub async fn command(
         &self,
         whom: RolloutTarget,

@@ -1,7 +1,7 @@
 //! Histories on disk: which revision runs, which was healthy, which failed and why.
 //!
-//! One file per pod under `<root>/rollouts/`, renamed in, readable by root alone, since pods may hold
-//! secrets. Nothing here is ever fatal.
+//! One file per pod under `<root>/rollouts/`, replaced by renaming, readable only by root, because pods
+//! may contain secrets. Nothing here is ever fatal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,11 +30,11 @@ struct Stored {
     history: History,
 }
 
-/// The directory, and what it holds.
+/// The directory, and its contents.
 pub(super) struct HistoryStore {
     kept: StateDir,
     saved: BTreeMap<FullName, History>,
-    /// The pods whose files may have something else, or may change back in a power cut.
+    /// The pods whose files may differ, or may be lost in a power cut.
     unsure: BTreeSet<FullName>,
     /// Why the newest attempt to write failed, if it did.
     failing: Option<String>,
@@ -69,8 +69,8 @@ impl HistoryStore {
         (store, histories)
     }
 
-    /// Writes the histories that have changed, and removes those that are forgotten. Returns whether
-    /// the disk has all of them now, and keeps them.
+    /// Writes changed histories, and removes forgotten ones. Returns whether all of them are durably on
+    /// disk now.
     pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) -> bool {
         let changed =
             |(name, history): &(&FullName, &History)| self.saved.get(*name) != Some(*history);
@@ -113,7 +113,7 @@ impl HistoryStore {
         self.failing.is_none()
     }
 
-    /// Returns what keeps the histories from the disk.
+    /// Returns why histories can't be written to disk.
     pub(super) fn problem(&self) -> Option<Diagnostic> {
         let error = self.failing.as_ref()?;
         let dir = self.kept.dir.display().to_string();
@@ -122,7 +122,7 @@ impl HistoryStore {
         Some(problem.help("free disk space; until then, the effects of stop, start and rollout commands are lost when the agent restarts"))
     }
 
-    /// Returns why the disk hasn't got the history of one of these pods.
+    /// Returns why the history of one of these pods isn't on disk.
     pub(super) fn unkept(
         &self,
         pods: &[FullName],

@@ -1,10 +1,10 @@
-//! Rollouts of static pods: between what sources want and what workers run.
+//! Rollouts of static pods: between the sources' pods and those that workers run.
 //!
-//! [`Rollouts::apply`] replaces each newest revision that isn't to run yet, or no longer, by the one
-//! that runs in its place. Whoever reads the merged set sees what runs; that it isn't the newest one
-//! is said by the pod's `held` and its problems, as for a manifest that can't be read. What to do is
-//! decided by [`mirrorlet_core::rollout`]; here revisions are prepared, histories kept on disk and
-//! changes told.
+//! [`Rollouts::apply`] replaces each newest revision that doesn't run yet, or no longer runs, by the
+//! one that runs in its place. Readers of the merged set see the running pods; the pod's `held` and its
+//! problems show that it isn't the newest one, as for a manifest that can't be read.
+//! [`mirrorlet_core::rollout`] decides; this module prepares revisions, stores histories on disk and
+//! reports changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -95,7 +95,7 @@ pub struct Rollouts {
     preparations: Preparations,
     changed: watch::Receiver<u64>,
     node_edits: watch::Receiver<Arc<NodeEdits>>,
-    /// The node as admission sees it. Kept from wait to wait, so that each change ends one wait: a clone
+    /// The node as admission sees it. Kept between waits, so that each change ends one wait: a clone
     /// made for a wait would see an old change again.
     node: Reader<AdmitNode>,
     look_at: Option<Instant>,
@@ -115,7 +115,7 @@ pub struct Rollouts {
 }
 
 impl Rollouts {
-    /// Rollouts that go on from what is kept below `root`, and what others reach them by. Blocks.
+    /// Returns the rollouts, which continue from the data below `root`, and their handle. Blocks.
     pub fn load(root: &Path, options: RolloutOptions) -> (Self, RolloutHandle) {
         let (store, histories) = HistoryStore::load(root);
         let (published, reader) = cell(histories.clone());
@@ -147,7 +147,7 @@ impl Rollouts {
         (rollouts, handle)
     }
 
-    /// The same rollouts, which judge nothing while the runtime is away.
+    /// Returns the rollouts with a reader of the runtime's reach: nothing is judged while it is away.
     #[must_use]
     pub fn following(self, reach: watch::Receiver<RuntimeReach>) -> Self {
         Self {
@@ -176,8 +176,8 @@ impl Rollouts {
         }
     }
 
-    /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
-    /// run so far, `listed` what the runtime held when it was last listed.
+    /// Replaces each static pod by the revision of it that should run. `before` is the previous set,
+    /// `listed` the runtime's last list.
     pub async fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: &Pods) {
         let now = (self.options.clock)();
         self.changed.mark_unchanged();
@@ -317,7 +317,7 @@ impl Rollouts {
         not_handed_over(&before, status, &error.message, now, SERVE_RETRY)
     }
 
-    /// Has the host ports lead to what serves, also after what this agent didn't see.
+    /// Forwards host ports to the versions that serve, also after changes that this agent didn't see.
     async fn serve(&mut self, before: &Merged) {
         let Err(error) = self.options.serve(self.serving()).await else {
             // While a version runs beside another, its hand-over may fail again.
@@ -382,7 +382,7 @@ impl Rollouts {
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Ends when what was decided may have to be decided anew.
+    /// Completes when the decision may have to be made again.
     pub async fn changed(&mut self) {
         let open = |phase: &Phase| {
             matches!(
@@ -416,16 +416,16 @@ impl Rollouts {
         }
     }
 
-    /// Brings the disk up to date before another version is started: an agent that is killed in
-    /// between must not start the old one again.
+    /// Updates the disk before another version is started: after a kill in between, the next agent must
+    /// not start the old one again.
     pub async fn keep_switches(&mut self) {
         if std::mem::take(&mut self.switched) {
             self.write().await;
         }
     }
 
-    /// Brings the disk up to date with what was decided, then answers commands: the merge that obeys
-    /// them is published by then. What can't be written is tried again, and costs history, never a pod.
+    /// Writes the decisions to disk, then answers commands: the merge that executes them is published
+    /// by then. A failed write is retried, and costs history, never a pod.
     pub async fn keep(&mut self) {
         self.write().await;
         self.answer();
@@ -439,7 +439,7 @@ impl Rollouts {
         self.unkept.publish(unkept);
     }
 
-    /// Returns what keeps the histories from the disk, by the newest attempt to write them.
+    /// Returns why histories can't be written to disk, from the last attempt.
     pub fn unkept(&self) -> Option<Diagnostic> {
         self.store.problem()
     }

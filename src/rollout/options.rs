@@ -1,4 +1,4 @@
-//! The parts of the agent that rollouts need, and what they are asked.
+//! The parts of the agent that rollouts need.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
-/// Whether a pod counts when another asks for room: the node hasn't refused it, and it isn't over.
+/// Whether a pod counts when another needs resources: the node hasn't refused it, and it hasn't ended.
 pub(super) fn takes_room(board: &Board, pod: &Pod) -> bool {
     let view = board.get(&PodUid::of(pod));
     let status = view.as_ref().and_then(|view| view.status.as_deref());
@@ -34,9 +34,9 @@ const SERVE_DEADLINE: Duration = Duration::from_secs(20);
 pub struct RolloutOptions {
     /// Prepares pods.
     pub runtime: Arc<dyn Runtime>,
-    /// Gets the data of the objects that are a part of versions.
+    /// Receives the data of the objects that are part of versions.
     pub objects: Arc<ManifestObjects>,
-    /// A text that only this machine knows, for the UIDs of pods with their objects.
+    /// The random text of this machine, for the UIDs of pods with their objects.
     pub salt: String,
     /// The workers' states of pods.
     pub board: Board,
@@ -46,7 +46,7 @@ pub struct RolloutOptions {
     pub restore: bool,
     /// Changes that users made to the Node: no new API pod is started on a cordoned one.
     pub node_edits: NodeEditsHandle,
-    /// Tells image collection which images have to stay: those of versions that may be started.
+    /// Sets the images that image garbage collection must keep: those of versions that may be started.
     pub needed_images: watch::Sender<BTreeSet<String>>,
     /// Receives log lines, metrics and journal entries.
     pub telemetry: Telemetry,
@@ -55,7 +55,7 @@ pub struct RolloutOptions {
 }
 
 impl RolloutOptions {
-    /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
+    /// Why the node would refuse a revision in place of the running one, or beside it.
     pub(super) fn refused(
         &self,
         revision: &Pod,

@@ -1,4 +1,4 @@
-//! The order in which pods of workloads would change by a plan.
+//! The order in which a plan would change the pods of workloads.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use mirrorlet_core::status::is_ready;
 use mirrorlet_core::workload::WorkloadKey;
 
 impl RolloutHandle {
-    /// Returns in which order the planned pods of each workload would change, where not all do at the
+    /// Returns the order in which the planned pods of each workload would change, unless all do at the
     /// same time. A pod that would keep its version, because of its set's partition or of others that
     /// come first, is planned as held from then on.
     pub fn orders(

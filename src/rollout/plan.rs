@@ -1,6 +1,5 @@
-//! Plans of edits: the changes that follow for static pods if their sources want something else,
-//! decided by the functions that decide real changes, on facts that the runtime gives without
-//! changing anything.
+//! Plans of edits: the resulting changes of static pods if their sources change, decided by the same
+//! functions as real changes, with facts that the runtime provides without changing anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,12 +27,12 @@ use mirrorlet_runtime::PodCheck;
 
 /// Pods that are checked at a time.
 const CHECKS: usize = 4;
-/// The changed field of a pod whose manifest has another file name and is otherwise the same.
+/// The changed field of a pod whose manifest only has another file name.
 const FILE_NAME: &str = "(file name)";
 
 impl RolloutHandle {
     /// Returns the action for each static pod if `newest` were the sources' state; `before` is the
-    /// state that runs now. With `content` each pod has both its manifests.
+    /// current state. With `content` each pod has both its manifests.
     pub async fn plan(&self, newest: &Merged, before: &Merged, content: bool) -> Vec<PlannedPod> {
         let statics = |merged: &Merged| {
             // Pods of Jobs are never replaced.
@@ -99,8 +98,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Puts the versions that are planned to replace others in their place, one after the other, and says
-    /// whether there are any that were not there yet. One whose room another has taken is planned anew.
+    /// Replaces the versions that are planned to be replaced, one after the other, and returns whether
+    /// there were new ones. If another one has taken the resources of a version, it is planned again.
     async fn replace(&self, plans: &mut [Plan], room: &mut Room) -> bool {
         let mut is_news = false;
         for (at, newest) in self.wanted.iter().enumerate() {
@@ -212,7 +211,7 @@ struct Plan {
     waits: bool,
 }
 
-/// The pods that a planned one finds: of those that make room for it in the same plan, none.
+/// The pods that a planned one finds: without those that free resources for it in the same plan.
 struct Room {
     pods: Merged,
     /// Those that stop.

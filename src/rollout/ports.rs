@@ -1,4 +1,4 @@
-//! Versions that wait for a port of the host: when another pod may have let go of it.
+//! Versions that wait for a host port: when another pod may have released it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_core::rollout::{Cause, Phase};
 use mirrorlet_core::small::SmallCollect;
 
-/// Whether a version is held for a port of the host.
+/// Whether a version is held because of a host port.
 pub(super) fn waits_for_port(phase: &Phase) -> bool {
     matches!(phase, Phase::Held(cause) if is_port(cause))
 }
 
-/// Whether a cause is about a port of the host.
+/// Whether a cause is about a host port.
 pub(super) fn is_port(cause: &Cause) -> bool {
     let field = cause.field.as_deref();
     field.is_some_and(|field| field.ends_with(".hostPort"))
@@ -27,7 +27,7 @@ fn waiting(phases: &BTreeMap<FullName, Phase>) -> usize {
         .count()
 }
 
-/// The versions that are held for host ports, and the pods that have those.
+/// The versions that are held for host ports, and the pods that have these ports.
 #[derive(Default)]
 pub(super) struct Ports {
     /// The number of versions that waited.
@@ -37,8 +37,8 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Whether a port may be free for a version that waits: a pod with host ports has stopped since the
-    /// last look, or the version did not wait then, and that pod has stopped meanwhile.
+    /// Whether a port may be free for a waiting version: a pod with host ports has stopped since the
+    /// last check, or the version did not wait then, and that pod has stopped meanwhile.
     pub(super) fn may_be_free(
         &mut self,
         phases: &BTreeMap<FullName, Phase>,
@@ -60,8 +60,8 @@ impl Ports {
         is_new || has_stopped
     }
 
-    /// Whether to decide again at once: another version waits now, or what runs from now on, after a switch,
-    /// may not want the port that one waits for.
+    /// Whether to decide again immediately: another version waits now, or after a switch the running
+    /// pods may not need the port that one waits for.
     pub(super) fn have_news(&self, has_switched: bool, phases: &BTreeMap<FullName, Phase>) -> bool {
         let waiting = waiting(phases);
         waiting > self.waiting || (has_switched && waiting > 0)

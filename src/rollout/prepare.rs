@@ -1,4 +1,4 @@
-//! Preparing newest revisions: one task a pod, which tries until it succeeds.
+//! Prepares newest revisions: one task per pod, which tries until it succeeds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,13 +56,13 @@ impl Preparations {
         }
     }
 
-    /// Tries failed preparations again at once: objects that they may refer to have changed.
+    /// Retries failed preparations immediately: objects that they may refer to have changed.
     pub(super) fn try_again(&self) {
         self.again.send_modify(|count| *count += 1);
     }
 
-    /// How far a revision is prepared; the first question begins it. `stops` are the pods that will have
-    /// stopped when it starts. A preparation of an older edit, or with other pods, ends.
+    /// The preparation of a revision; the first call starts it. `stops` are the pods that will have
+    /// stopped when it starts. A preparation of an older edit, or with other pods, is cancelled.
     pub(super) fn of(
         &mut self,
         name: &FullName,
@@ -159,7 +159,7 @@ impl Task {
     }
 }
 
-/// The result of a call, and when to try again. A runtime that is away or slow says nothing about the pod.
+/// The result of a call, and when to retry. An unavailable or slow runtime says nothing about the pod.
 fn outcome(prepared: Result<(), SyncError>) -> (Preparation, Option<Duration>) {
     match prepared {
         Ok(()) => (Preparation::Done, None),

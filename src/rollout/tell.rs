@@ -1,4 +1,4 @@
-//! Occurrences of rollouts: what has changed since the decision before.
+//! Occurrences of rollouts: the changes since the previous decision.
 
 use super::Rollouts;
 use mirrorlet_core::api::FullName;
@@ -7,7 +7,7 @@ use mirrorlet_core::rollout::{Cause, Change, Decision, History, Outcome, Phase, 
 use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
 
 impl Rollouts {
-    /// Tells what has changed about a rollout, by the UID of the pod that runs.
+    /// Reports the changes of a rollout, with the UID of the running pod.
     pub(super) fn tell(&self, name: &FullName, newest: &SourcePod, decision: &Decision) {
         let telemetry = &self.options.telemetry;
         let history = &decision.history;
@@ -55,7 +55,7 @@ impl Rollouts {
         occurrences::rollout_setback(telemetry.pod(name, &uid), setback, reason, message);
     }
 
-    /// Tells that the version that ran so far has failed, which is not the newest any more.
+    /// Reports that the version that ran has failed, which is not the newest any more.
     fn tell_fallen_back(&self, name: &FullName, decision: &Decision) {
         let before = self.histories.get(name).and_then(History::current);
         let Some(uid) = before.map(Revision::uid) else {

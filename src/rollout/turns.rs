@@ -1,8 +1,9 @@
 //! The pods of `StatefulSet`s take turns: those whose turn to start has not come are held back, and
 //! those whose turn to stop has not come stay.
 //!
-//! Nothing is stored for that. A pod was started if its history says which revision runs, or if the
-//! runtime has it; so an agent that is killed at any moment goes on from what there is.
+//! Nothing is stored for that. A pod was started if its history has a current revision, or if the
+//! runtime has it; so after an agent is killed at any moment, the next one continues from the existing
+//! state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,8 +27,8 @@ const WAITS: &str = "WaitsForTurn";
 pub(super) struct Queues {
     /// The conditions that they wait for, as last reported.
     told: BTreeMap<FullName, String>,
-    /// The pods that the runtime had at this agent's first look, until the workers have taken them
-    /// over; none before.
+    /// The pods in the runtime at this agent's first check, until the workers have adopted them; none
+    /// before.
     left: Option<BTreeSet<PodUid>>,
 }
 
@@ -55,8 +56,8 @@ struct Row {
 }
 
 impl Rollouts {
-    /// Takes out of the wanted pods of `StatefulSet`s those that don't start yet, and adds those that
-    /// don't stop yet.
+    /// Removes the pods of `StatefulSet`s that don't start yet from the wanted ones, and adds those
+    /// that don't stop yet.
     pub(super) fn take_turns(&mut self, merged: &mut Merged, listed: &Pods, now: Timestamp) {
         self.look_at_left(listed);
         let sets = merged.sets.values().filter(|set| set.ordered).cloned();

@@ -1,4 +1,4 @@
-//! Pods with the objects that are a part of their version.
+//! Pods with the objects that are part of their version.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use mirrorlet_core::version::with_config;
 use super::{RolloutOptions, Rollouts};
 
 impl RolloutOptions {
-    /// A pod with the objects that are a part of its version; none if there are none.
+    /// A pod with the objects that are part of its version; none if there are none.
     pub(super) fn with_config(
         &self,
         pod: &SourcePod,
@@ -28,8 +28,8 @@ impl RolloutOptions {
 }
 
 impl Rollouts {
-    /// Gives pods whose objects are a part of their version the UID of that version, and has every
-    /// version that may be prepared or started find its objects.
+    /// Gives pods whose objects are part of their version the UID of that version, and provides the
+    /// objects to every version that may be prepared or started.
     pub fn add_configs(&self, merged: &mut Merged) {
         // A pod of a Job has the UID of its record, and is never replaced.
         let is_static = |pod: &SourcePod| !pod.is_api() && pod.runs.is_none();
@@ -57,7 +57,7 @@ impl Rollouts {
             .publish_configs(known.chain(wanted).collect_map());
     }
 
-    /// The pods that were wanted last, as far as that was kept, and those that the runtime has.
+    /// The last wanted pods, as far as they were stored, and those in the runtime.
     pub fn incumbents(&self, listed: &Pods) -> BTreeMap<FullName, Incumbent> {
         let wanted = self.histories.iter().filter_map(|(name, history)| {
             let newest = history.newest_revision()?;

@@ -1,9 +1,9 @@
-//! Entering containers over the agent's socket: exec, attach, port-forward.
+//! Access to containers over the agent's socket: exec, attach, port-forward.
 //!
 //! `GET /v1/pods/{uid}/exec?command=…`, `…/attach` and `…/portforward?port=…` become WebSockets of
 //! [`PROTOCOL`], the node API's. A request that can't be served is refused with an ordinary error
-//! answer; after 101 `mirrorlet_streaming` serves the connection. A client that goes away ends what
-//! it started.
+//! answer; after 101 `mirrorlet_streaming` serves the connection. When a client disconnects, everything
+//! that it started ends.
 //!
 //! Unlike the node API, an attach sends the exit code, idle connections are not closed, and the pod's
 //! end of a forwarded connection closes its channel.

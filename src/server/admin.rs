@@ -1,11 +1,12 @@
-//! The agent's own API, on a Unix socket under the root that only root may open.
+//! The agent's own API, on a Unix socket under the root that only root can open.
 //!
-//! `GET /v1/status[?watch=true][&fresh=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET /v1/events[?watch=true]`, `GET` and `POST /v1/rollouts?pod=…`, `POST /v1/plan`, `POST /v1/orders?pod=…&verb=…`,
-//! `GET /v1/images`, `GET /v1/top[?watch=true]`, `GET /v1/volumes`, `POST /v1/volumes/remove?name=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
-//! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
-//! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
-//! Errors are `{"error": …, "help": …}` with a fitting status.
+//! `GET /v1/status[?watch=true][&fresh=true]`, `GET /v1/pods/{uid}/logs[/{container}]`, `GET
+//! /v1/explain?pod=…`, `GET /v1/events[?watch=true]`, `GET` and `POST /v1/rollouts?pod=…`, `POST
+//! /v1/plan`, `POST /v1/orders?pod=…&verb=…`, `GET /v1/images`, `GET /v1/top[?watch=true]`, `GET
+//! /v1/volumes`, `POST /v1/volumes/remove?name=…`, `GET /v1/config`; bidirectional streams, in
+//! [`access`](super::access): `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in
+//! [`files`](super::files): `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET
+//! /v1/pods/{uid}/files/stat?path=…`. Errors are `{"error": …, "help": …}` with a fitting status.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -41,7 +42,7 @@ use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::logs::Instance;
 use mirrorlet_runtime::{LogOptions, LogSource, RuntimeError};
 
-/// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
+/// Maximum length of a Unix socket's path, in bytes: `sun_path` without its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
 
 /// The WebSocket protocol of exec, attach and port-forward: the node API's.
@@ -75,11 +76,11 @@ pub enum SocketError {
     },
 }
 
-/// Binds the agent's socket, mode 0600. A socket that is there already is a dead agent's, and is
-/// replaced: only the holder of the root's lock may call this.
+/// Binds the agent's socket, mode 0600. An existing socket is a dead agent's, and is replaced: only the
+/// holder of the root's lock may call this.
 ///
 /// # Errors
-/// The path is too long, something else than a socket is there, or the system refused.
+/// The path is too long, another file is at the path, or the system refused.
 pub fn bind(path: &FsPath) -> Result<UnixListener, SocketError> {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_MAX {
@@ -117,7 +118,7 @@ fn remove_stale(path: &FsPath) -> io::Result<()> {
     }
 }
 
-/// Serves the API until `cancel`. Open watches end then, and open logs and files break off.
+/// Serves the API until `cancel`. Open watches end then, and open logs and files are aborted.
 ///
 /// # Errors
 /// The listener failed for good.
@@ -144,7 +145,7 @@ pub(super) struct Shared {
     room: Room,
 }
 
-/// The routes; can be called without a socket. Whoever owns `sessions` waits for them.
+/// The routes; can be called without a socket. The owner of `sessions` waits for them.
 pub fn router(
     view: Arc<dyn AgentView>,
     sessions: TaskTracker,
@@ -252,12 +253,12 @@ impl Shared {
         self.room.admit()
     }
 
-    /// Lets an admitted request go on for as long as its client wants.
+    /// Lets an admitted request run for as long as its client wants.
     pub(super) fn keep_open(&self, permit: &mut Permit) -> Result<(), ApiError> {
         self.room.keep_open(permit)
     }
 
-    /// Admits a request that goes on for as long as its client wants.
+    /// Admits a request that runs for as long as its client wants.
     pub(super) fn admit_stream(&self) -> Result<Permit, ApiError> {
         let mut permit = self.admit()?;
         self.keep_open(&mut permit)?;
@@ -303,7 +304,7 @@ pub(super) fn json_line(value: &impl Serialize) -> serde_json::Result<Bytes> {
     Ok(line.into())
 }
 
-/// One line now and one after each change, equal ones left out, until the agent stops.
+/// One line now and one after each change, without repeated ones, until the agent stops.
 fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
     let changes = shared.view.changed();
     let mut last = Bytes::new();
@@ -315,8 +316,7 @@ fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
     })
 }
 
-/// The text that `next` returns now and after each change, as long as it returns one; until the
-/// agent stops.
+/// The text that `next` returns now and after each change, while it returns one; until the agent stops.
 pub(super) fn on_changes<F>(
     shared: Shared,
     changes: watch::Receiver<u64>,
@@ -369,7 +369,7 @@ pub struct LogsQuery {
     /// Only lines of the last so many seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<u64>,
-    /// Only lines written at or after that time; with both, the later one counts.
+    /// Only lines written at or after that time; with both, the later time counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_time: Option<Timestamp>,
     /// End after that many bytes.

@@ -1,4 +1,4 @@
-//! A request on the agent's socket, as most handlers take it.
+//! A request on the agent's socket, in the form for most handlers.
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::StatusCode;

@@ -1,5 +1,5 @@
-//! Bodies of requests on the agent's socket. A client that stops sending one is answered after a while, so
-//! that it doesn't keep its connection for ever.
+//! Bodies of requests on the agent's socket. A client that stops sending one gets an answer after a
+//! while, so that it doesn't keep its connection forever.
 
 use std::io;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub(super) async fn json<T: DeserializeOwned>(request: Request) -> Result<T, Api
     Ok(value)
 }
 
-/// Returns the pieces of an archive as they come. If the client sends nothing for too long, `silent` is
-/// cancelled, and neither a piece nor the end follows.
+/// Returns the pieces of an archive as they arrive. If the client sends nothing for too long, `silent`
+/// is cancelled, and neither a piece nor the end follows.
 pub(super) fn archive(
     body: Body,
     silent: CancellationToken,

@@ -1,12 +1,12 @@
-//! Bodies of answers that the agent's stop cuts off: they break off, so that none looks complete.
+//! Bodies of answers that are aborted when the agent stops, so that none looks complete.
 
 use std::io;
 
 use futures::{Stream, StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-/// Returns the pieces of a body up to their end. If `cancel` comes first, the last item is an error, which
-/// breaks off the body and its connection.
+/// Returns the pieces of a body up to their end. If `cancel` comes first, the last item is an error,
+/// which aborts the body and its connection.
 pub(super) fn cut_off<T>(
     pieces: impl Stream<Item = io::Result<T>>,
     cancel: CancellationToken,

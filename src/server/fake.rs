@@ -64,7 +64,7 @@ pub(crate) struct FakeView {
     pub(crate) graces: Mutex<BTreeMap<PodUid, Duration>>,
     /// The problem of a manifest file.
     pub(crate) problem: Mutex<Option<Diagnostic>>,
-    /// Whether what is stored is not taken in in time.
+    /// Whether stored objects are not loaded in time.
     pub(crate) is_slow: Mutex<bool>,
     /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,
@@ -165,7 +165,7 @@ impl FakeView {
         self.said.send_replace(words.to_owned());
     }
 
-    /// Changes the report, or only says so when `version` is the present one.
+    /// Changes the report, or only notifies if `version` is the current one.
     pub(crate) fn set_version(&self, version: &str) {
         self.report.lock().unwrap().agent.version = version.to_owned();
         self.changes.send_modify(|count| *count += 1);

@@ -1,4 +1,4 @@
-//! Files of containers over the agent's socket, as tar archives that are passed on as they come.
+//! Files of containers over the agent's socket, as tar archives that are streamed.
 
 use axum::body::Body;
 use axum::extract::Path;
@@ -34,7 +34,7 @@ pub(super) async fn stat(
     Ok(Json(found.await?).into_response())
 }
 
-/// A file or directory. One that breaks off breaks off the connection.
+/// A file or directory. If it fails, the connection is aborted.
 pub(super) async fn download(
     Path(uid): Path<String>,
     asked: Asked<FileQuery>,

@@ -1,15 +1,15 @@
-//! Logs on the wire: frames that keep standard output, standard error and a late failure apart.
+//! Logs on the wire: frames that separate standard output, standard error and a late failure.
 //!
-//! A frame is one byte for its kind, four bytes for the length of what follows (big endian), and
-//! that many bytes.
+//! A frame is one byte for its kind, four bytes for the length of its payload (big endian), and the
+//! payload.
 
 use std::fmt::Display;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use mirrorlet_streaming::Chunk;
 
-/// Largest payload the reader takes, in bytes. The Engine sends lines in pieces of 16 KiB; this
-/// leaves room for time stamps and for a writer that joins some.
+/// Maximum payload that the reader accepts, in bytes. The Engine sends lines in pieces of 16 KiB; this
+/// leaves room for timestamps and for a writer that joins some.
 pub const PAYLOAD_MAX: usize = 1 << 20;
 
 const HEADER_BYTES: usize = 5;
@@ -57,8 +57,8 @@ impl Frame {
     }
 }
 
-/// Encodes frames one after the other. Output that follows output of the same stream goes into
-/// its frame, as far as there is room.
+/// Encodes frames one after the other. Consecutive output of the same stream shares a frame, as far as
+/// it fits.
 #[derive(Debug, Default)]
 pub struct FrameWriter {
     wire: BytesMut,
@@ -118,7 +118,7 @@ pub(super) fn framed<E: Display>(pieces: Vec<Result<Chunk, E>>) -> Bytes {
     frames.finish()
 }
 
-/// Takes bytes in whatever pieces they come, gives frames.
+/// Takes bytes in pieces of any size, returns frames.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: BytesMut,
@@ -135,10 +135,10 @@ impl FrameReader {
         self.buffer.is_empty()
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next complete frame, if there is one.
     ///
     /// # Errors
-    /// The bytes are not frames; the reader is of no use afterwards.
+    /// The bytes are not frames; the reader can't be used afterwards.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);

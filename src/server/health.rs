@@ -1,8 +1,8 @@
-//! `/metrics`, `/healthz` and `/readyz`, and what pods use (`/stats/summary`, `/metrics/resource`,
-//! `/metrics/cadvisor`, `/metrics/probes`), on a loopback port by default: so a machine
-//! without an API server has the kubelet's numbers, too.
+//! `/metrics`, `/healthz` and `/readyz`, and the pods' usage (`/stats/summary`, `/metrics/resource`,
+//! `/metrics/cadvisor`, `/metrics/probes`), on a loopback port by default: so a machine without an API
+//! server has the kubelet's metrics, too.
 //!
-//! Nothing served here is secret, and nothing changes anything.
+//! Nothing served here is secret, and no request changes anything.
 
 use std::fmt::Write as _;
 use std::io;

@@ -30,27 +30,27 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// which a script can be an argument.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How long answers under way may go on after the agent began to stop. Streams end by
-/// themselves at once; this bounds a client that does not read. Well below the second within
-/// which the agent has to be gone.
+/// How long answers in progress may continue after the agent began to stop. Streams end immediately by
+/// themselves; this limits clients that don't read. Well below the second within which the agent must
+/// exit.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 
-/// The kind of answers that a listener gives, and so which clients it trusts to end them.
+/// The kind of answers of a listener, which decides how much it trusts its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
-    /// Anyone who reaches the port, with an answer that is there at once: one for each connection,
-    /// within [`SHORT_MAX`]. Where there is no room, the oldest connection gives way, so those that
-    /// somebody keeps open lock out nobody.
+    /// For anyone who reaches the port, with immediate answers: one for each connection, within
+    /// [`SHORT_MAX`]. At the limit, the oldest connection is closed, so idle connections lock out
+    /// nobody.
     Short,
-    /// Whoever may open the socket, with streams that may have no end, too. Where there is no room,
-    /// further connections wait in the listener's queue.
+    /// For users who may open the socket, with streams that may be endless. At the limit, further
+    /// connections wait in the listener's queue.
     Streams,
 }
 
-/// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
+/// Serves until `cancel`, then lets answers in progress end, for at most [`DRAIN_MAX`].
 ///
 /// # Errors
-/// None at present: a listener that can't accept for the moment tries again.
+/// None at present: a listener that can't accept for the moment retries.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
@@ -90,7 +90,7 @@ pub async fn serve<L: Listener>(
     Ok(())
 }
 
-/// Forgets the connections that have ended, and ends the oldest one if they are too many still.
+/// Forgets closed connections, and closes the oldest one if there are still too many.
 fn make_room(open: &mut VecDeque<AbortHandle>) {
     if open.len() < CONNECTIONS_MAX {
         return;

@@ -1,11 +1,11 @@
 //! The agent's servers: its own API on a Unix socket ([`admin`]) and metrics with health on a
 //! loopback port ([`health`]).
 //!
-//! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
-//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs,
-//! shared with the client in `cli`; [`access`] carries what goes both ways, `files` what is copied.
-//! `remote` joins the protocols of Kubernetes' clients, in the crate
-//! `mirrorlet_streaming`, to the runtime's sessions.
+//! Both access the agent through [`view::AgentView`], which `app` implements; nothing here makes
+//! decisions about pods. [`listen`] has the limits that both share; [`frame`] is the wire format of
+//! logs, shared with the client in `cli`; [`access`] has the bidirectional streams, `files` the copied
+//! files. `remote` connects the protocols of Kubernetes' clients, in the crate `mirrorlet_streaming`,
+//! to the runtime's sessions.
 
 pub mod access;
 pub mod admin;

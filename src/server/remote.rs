@@ -1,4 +1,4 @@
-//! Joins the streaming protocols, which know nothing of ours, to the runtime's sessions.
+//! Connects the generic streaming protocols to the runtime's sessions.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub(super) fn session(session: Session) -> streaming::Session<Control> {
     }
 }
 
-/// Answers 101 with these headers, and lets `work` have the connection, in a task of `sessions`. The
+/// Answers 101 with these headers, and passes the connection to `work`, in a task of `sessions`. The
 /// connection is dropped on `cancel`; `held` is kept until then, or until the work has ended.
 pub(super) fn carry<F>(
     sessions: &TaskTracker,

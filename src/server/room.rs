@@ -1,5 +1,5 @@
-//! How many requests the agent's socket takes at a time: streams leave room for commands that end by
-//! themselves.
+//! Limits the number of concurrent requests on the agent's socket: streams leave room for commands that
+//! end by themselves.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::ApiError;
 
-/// Most requests at a time that go on for as long as their client wants: followed logs, watches, commands
-/// in containers and forwarded connections. Beyond it the answer is 503.
+/// Maximum number of requests that run for as long as their client wants: followed logs, watches,
+/// commands in containers and forwarded connections. Beyond it the answer is 503.
 pub const STREAMS_MAX: usize = 64;
 /// Most requests at a time, those included. However many streams there are, `status` and orders get in.
 const REQUESTS_MAX: usize = STREAMS_MAX + 16;
@@ -21,7 +21,7 @@ pub(super) struct Room {
     streams: Arc<Semaphore>,
 }
 
-/// The room that one request takes until this is dropped.
+/// The slots of one request, released on drop.
 pub(super) struct Permit(Vec<OwnedSemaphorePermit>);
 
 impl Room {
@@ -42,7 +42,7 @@ impl Room {
         Ok(Permit(vec![request]))
     }
 
-    /// Lets an admitted request go on for as long as its client wants.
+    /// Lets an admitted request run for as long as its client wants.
     pub(super) fn keep_open(&self, permit: &mut Permit) -> Result<(), ApiError> {
         let stream = Arc::clone(&self.streams).try_acquire_owned();
         let stream = stream.map_err(|_| {

@@ -1,4 +1,4 @@
-//! Resource usage of pods and the machine in the kubelet's forms. `app` passes the provider.
+//! Resource usage of pods and the machine in the kubelet's formats. `app` passes the provider.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use axum::routing::get;
 /// Content type of Prometheus' text format.
 pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Tells what pods and the machine use.
+/// Provides the usage of pods and the machine.
 #[async_trait]
 pub trait NodeStats: Send + Sync + 'static {
     /// The JSON of `/stats/summary`.

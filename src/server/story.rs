@@ -1,4 +1,4 @@
-//! The stories of pods and of the node, on the agent's socket.
+//! The histories of pods and of the node, on the agent's socket.
 
 use axum::response::{Json, Response};
 use bytes::Bytes;

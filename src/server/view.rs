@@ -34,7 +34,7 @@ use mirrorlet_runtime::{ContainerAccess, LogOptions, LogStream, RuntimeError};
 pub struct Check {
     /// The name of the check, for example `engine` or `source file`.
     pub name: String,
-    /// Why it fails; none when it holds.
+    /// Why it fails; none if it succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
 }
@@ -42,8 +42,7 @@ pub struct Check {
 /// Manifests as they might be.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlanRequest {
-    /// Names of files in the manifest directory, and their content: in the place of those of the
-    /// same name.
+    /// Files with their contents that replace those with the same name in the manifest directory.
     pub files: Vec<PlanFile>,
     /// Whether the directory would have no other files.
     pub whole: bool,
@@ -59,11 +58,11 @@ pub enum Verb {
     Restart,
     /// Its images are pulled; nothing is restarted.
     Pull,
-    /// Nothing of it runs, until it is started or its manifest changes.
+    /// The pod is stopped until it is started or its manifest changes.
     Stop,
     /// End that.
     Start,
-    /// Nothing of it runs until the Node is uncordoned; its containers are new ones then.
+    /// The pod is stopped until the Node is uncordoned; it gets new containers then.
     Evict,
     /// A run of a CronJob begins.
     Run,
@@ -90,7 +89,7 @@ pub struct Order {
 pub struct CommandAnswer {
     /// Number of the revision that it is about.
     pub revision: u64,
-    /// The workload that the command was for, as `Deployment default/web`; none if it was for a pod.
+    /// The workload of the command, as `Deployment default/web`; none if it was for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
 }
@@ -104,10 +103,10 @@ pub struct OrderAnswer {
     pub name: String,
     /// The containers concerned.
     pub containers: Vec<String>,
-    /// Whether these are the names of a Job, not of a pod.
+    /// Whether the names are those of a Job rather than a pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_job: bool,
-    /// Whether the pod was so already: it is stopped, or it is not.
+    /// Whether the pod was in that state already: stopped, or not stopped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unchanged: bool,
 }
@@ -119,7 +118,7 @@ pub struct PlanFile {
     pub name: String,
     /// Its content.
     pub text: String,
-    /// Its content where that is no UTF-8 text: the plan says what is wrong with it.
+    /// Its content if that is not UTF-8: the plan reports the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binary: Option<ByteString>,
 }
@@ -136,7 +135,7 @@ pub struct ViewError {
     pub help: Option<String>,
 }
 
-/// The kinds of failures, each with an HTTP status of its own.
+/// The kinds of failures, each with its own HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewErrorKind {
     /// The pod, container or instance named does not exist.
@@ -211,11 +210,11 @@ impl From<RuntimeError> for ViewError {
 /// A pod, as the embedded API shows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownPod {
-    /// The version of the pod that runs, with its status as it is now.
+    /// The running version of the pod, with its current status.
     pub pod: Pod,
-    /// The pod of its newest document, if the embedded API stores that: another version of it may run.
+    /// The pod in its newest document, if the embedded API stores that: another version of it may run.
     pub newest: Option<Arc<Pod>>,
-    /// The document that defines it; none of one that is no longer wanted.
+    /// The document that defines it; none if it is no longer wanted.
     pub origin: Option<Origin>,
     /// Whether it is being stopped.
     pub terminating: bool,
@@ -233,7 +232,7 @@ impl ShownPod {
 /// All that the embedded API shows, but for events.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Shown {
-    /// The pods that are wanted, and those that are being stopped.
+    /// The wanted pods, and those that are being stopped.
     pub pods: Vec<ShownPod>,
     /// The objects that pods refer to.
     pub objects: Vec<SourceObject>,
@@ -251,25 +250,24 @@ pub struct Shown {
     pub cron_jobs: Vec<CronJobReport>,
     /// This Node.
     pub node: Option<core::Node>,
-    /// Whether all sources of manifests have delivered, and it is known what runs: what is missing is
-    /// gone.
+    /// Whether all sources of manifests have delivered, and the running pods are known, so that a
+    /// missing pod is really gone.
     pub complete: bool,
 }
 
-/// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except
-/// those that hand out a stream, and those about volumes.
+/// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except those
+/// that return a stream, and those about volumes.
 #[async_trait]
 pub trait AgentView: Send + Sync + 'static {
     /// One look at everything.
     fn status(&self) -> StatusReport;
 
-    /// Has the manifest directory read, and what is in it taken in, so that what is asked next is
-    /// answered about files that were just saved. Returns within a second or two, whether done or
-    /// not.
+    /// Reads the manifest directory and merges it, so that later calls see files that were just saved.
+    /// Returns within a second or two, whether complete or not.
     async fn refresh(&self) -> bool;
 
-    /// Has what the embedded API stores read and taken in. Returns within a second or two, whether
-    /// done or not.
+    /// Reads and merges the embedded API's stored objects. Returns within a second or two, whether
+    /// complete or not.
     async fn refresh_stored(&self) -> bool;
 
     /// The error for which the present content of a manifest file isn't in force, if there is one.
@@ -321,8 +319,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// The Job is not there any more, or its state can't be written.
     async fn forget_job_pod(&self, job: JobName, pod: &PodUid) -> Result<(), ViewError>;
 
-    /// Has a Job that is a run of a CronJob end, and its pods removed. The time it was due is not due
-    /// again.
+    /// Ends a Job that is a run of a CronJob, and removes its pods. Its time does not become due again.
     ///
     /// # Errors
     /// No CronJob has such a run any more, or its state can't be written.
@@ -353,11 +350,10 @@ pub trait AgentView: Send + Sync + 'static {
     /// UID of the pod that runs: of a mirror its static pod's, and any other as it is.
     fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid;
 
-    /// The log of an instance of a container; with none named, of the pod's only or default one.
+    /// The log of an instance of a container; by default of the pod's only or default container.
     ///
-    /// # Errors
-    /// The pod, container or instance is not there; none was named and the pod has several; the
-    /// Engine refused.
+    /// # Errors The pod, container or instance does not exist; none was given and the pod has several;
+    /// the Engine refused.
     async fn logs(
         &self,
         uid: &PodUid,
@@ -366,11 +362,10 @@ pub trait AgentView: Send + Sync + 'static {
         instance: Instance<'_>,
     ) -> Result<LogStream, ViewError>;
 
-    /// The newest instance of a container; with none named, of the pod's only or default one.
+    /// The newest instance of a container; by default of the pod's only or default container.
     ///
-    /// # Errors
-    /// The pod, container or instance is not there, or does not run though it `must_run`; none was named
-    /// and the pod has several.
+    /// # Errors The pod, container or instance does not exist, or is not running though it `must_run`;
+    /// none was given and the pod has several.
     fn instance(
         &self,
         uid: &PodUid,
@@ -387,11 +382,11 @@ pub trait AgentView: Send + Sync + 'static {
     /// The way into containers and pods.
     fn access(&self) -> &dyn ContainerAccess;
 
-    /// The story of a pod, named as [`find_pod`](mirrorlet_core::select::find_pod) takes it; also of
-    /// one that is gone.
+    /// The history of a pod, given as for [`find_pod`](mirrorlet_core::select::find_pod); also of a
+    /// removed one.
     ///
     /// # Errors
-    /// No pod, or more than one, is meant.
+    /// No pod, or more than one, matches.
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError>;
 
     /// The images on the Engine.
@@ -428,6 +423,6 @@ pub trait AgentView: Send + Sync + 'static {
     /// Every readiness check: sources synced, Engine reachable.
     fn checks(&self) -> Vec<Check>;
 
-    /// The pods with series of their own on `/metrics`; none unless the settings ask for some.
+    /// The pods with series of their own on `/metrics`; none unless enabled.
     fn pod_samples(&self) -> Option<PodSamples>;
 }

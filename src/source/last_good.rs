@@ -1,10 +1,9 @@
-//! Last good manifests, on disk: a broken file keeps its pod across restarts of the agent too.
+//! Last good manifests, on disk: an invalid file keeps its pod, even across restarts of the agent.
 //!
-//! One file per location under `<root>/last-good/`, renamed in, readable by root alone. A Secret is
-//! never written there, nor the text of a file that may hold one: those are kept in memory alone.
-//! Nothing here is ever fatal: what can't be read is reported and set aside,
-//! what can't be written stays in memory and is tried again at the next
-//! [`LastGoodStore::flush`].
+//! One file per location under `<root>/last-good/`, replaced by renaming, readable only by root. A
+//! Secret is never written there, nor the text of a file that may contain one: those are kept in memory
+//! only. Nothing here is ever fatal: an unreadable file is reported and set aside, a failed write stays
+//! in memory and is retried at the next [`LastGoodStore::flush`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,8 +33,7 @@ const FORMAT_VERSION: u32 = 1;
 /// documents), each byte escaped to at most six.
 const STORED_BYTES_MAX: u64 = 12 * MANIFEST_BYTES_MAX as u64;
 
-/// Whether last good versions may be stored under `root`: where that can't be told, there may be some.
-/// Blocks.
+/// Whether last good versions may be stored under `root`; true if that is unknown. Blocks.
 pub fn may_hold_any(root: &Path) -> bool {
     match fs::read_dir(root.join(DIRECTORY)) {
         Ok(mut entries) => entries.next().is_some(),
@@ -83,8 +81,8 @@ pub struct LastGoodStore {
 }
 
 impl LastGoodStore {
-    /// Loads what is stored under `root` for a kind of source: for all its locations, or for
-    /// `only` one. Also returns what can't be used.
+    /// Loads the versions stored under `root` for a kind of source: for all its locations, or for
+    /// `only` one. Also returns the problems with unusable ones.
     pub fn load(
         root: &Path,
         source: PodSource,
@@ -118,7 +116,7 @@ impl LastGoodStore {
         self.known.keys().map(String::as_str)
     }
 
-    /// The locations that were in a directory that was a mount of its own.
+    /// The locations that were in a directory that was a mount point.
     pub fn mounted(&self) -> impl Iterator<Item = &str> {
         self.mounted.iter().map(String::as_str)
     }
@@ -130,7 +128,7 @@ impl LastGoodStore {
         values.collect_map()
     }
 
-    /// Notes whether the directory of all locations is a mount of its own, in memory;
+    /// Records whether the directory of all locations is a mount point, in memory;
     /// [`flush`](Self::flush) writes it.
     pub fn set_mounted(&mut self, is_mounted: bool) {
         for location in self.known.keys() {
@@ -162,7 +160,7 @@ impl LastGoodStore {
         }
     }
 
-    /// Brings the disk up to date. What fails is returned, and tried again next time.
+    /// Writes all changes to disk. Failures are returned, and retried next time.
     pub fn flush(&mut self) -> Vec<Diagnostic> {
         if self.unsaved.is_empty() {
             return Vec::new();
@@ -301,7 +299,7 @@ fn no_longer_good(location: &str, document: &StoredDocument, reasons: &[Diagnost
     Diagnostic::warning(code, location, message)
 }
 
-/// Name of the file that keeps a location: nothing of the location itself, which may be a URL or
+/// Name of the file for a location. It doesn't contain the location itself, which may be a URL or
 /// longer than a file name.
 fn file_name(source: PodSource, location: &str) -> String {
     kept::file_name(format_args!("{source}\0{location}"))

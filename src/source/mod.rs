@@ -1,8 +1,8 @@
 //! Sources of pods: a manifest directory, URLs and the API server, each delivering whole sets.
 //!
-//! A source reads, lets `pod` decide, and publishes; it never concludes anything from not being
-//! able to read. What it wants and how it fares are two cells, so that a look that found nothing
-//! new wakes nobody who waits for pods.
+//! A source reads, calls the decisions of `pod`, and publishes; it never concludes anything from a
+//! failed read. Its set and its health are two cells, so that a look without changes wakes no reader of
+//! the set.
 
 pub mod apiserver;
 pub mod files;
@@ -54,7 +54,7 @@ pub struct SourceWriter {
 }
 
 impl SourceWriter {
-    /// Publishes a whole set, and logs each problem once: when it appears.
+    /// Publishes a whole set, and logs each new problem once.
     pub(crate) fn publish(&mut self, set: SourceSet) {
         let before = self.state.get();
         let known: BTreeSet<_> = before
@@ -70,7 +70,7 @@ impl SourceWriter {
         self.state.publish(SourceState::Synced(Arc::new(set)));
     }
 
-    /// Publishes what an agent before this one knew, until the source itself is heard.
+    /// Publishes an earlier agent's set, until the source itself delivers.
     pub(crate) fn publish_last_known(&mut self, set: SourceSet) {
         self.state.publish(SourceState::LastKnown(Arc::new(set)));
     }

@@ -1,4 +1,4 @@
-//! The cgroups of this machine: which there are, and their files.
+//! The cgroups of this machine: their paths, and their files.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ impl Cgroups {
         self.0.of(Controller::Memory).join(path).is_dir()
     }
 
-    /// The files of the cgroup at that path, read into that buffer.
+    /// Opens the files of the cgroup at that path, which are read into that buffer.
     pub(super) fn open<'a>(&self, path: &str, buffer: &'a mut Buffer) -> Directory<'a> {
         buffer.paths = Controller::ALL.map(|controller| {
             let mut path = self.0.of(controller).join(path).into_os_string();
@@ -48,8 +48,8 @@ impl Cgroups {
         Directory { buffer }
     }
 
-    /// Paths of the cgroups of these containers, wherever they are: what an Engine does that was
-    /// given a parent of its own, or runs without root.
+    /// Paths of the cgroups of these containers, wherever they are: an Engine may have a parent of its
+    /// own configured, or run rootless.
     pub(super) fn search(&self, wanted: &HashSet<&str>) -> HashMap<String, String> {
         let root = self.0.of(Controller::Memory);
         let mut found = HashMap::new();
@@ -94,7 +94,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// The text of a file; none when it can't be read, or isn't text.
+    /// The text of a file; none if it can't be read, or isn't text.
     pub(super) fn read(&mut self, path: impl AsRef<Path>) -> Option<&str> {
         let len = fill(&mut self.text, path.as_ref())?;
         std::str::from_utf8(&self.text[..len]).ok()

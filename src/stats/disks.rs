@@ -1,4 +1,4 @@
-//! How much directories hold: measured beside, served from memory.
+//! The sizes of directories: measured in the background, served from memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -28,8 +28,8 @@ const FORGET: Duration = Duration::from_mins(5);
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_mins(20));
 
-/// Longest time one measurement may take. A tree that takes longer has millions of files: what was
-/// found until then is the least that it holds, and it is tried again more and more seldom.
+/// Maximum duration of one measurement. A tree that takes longer has millions of files: the size found
+/// until then is a lower bound, and it is measured again less and less often.
 const MEASURE_MAX: Duration = Duration::from_secs(5);
 
 /// Directories are entered this deep, each level holding a descriptor. What is deeper isn't counted.
@@ -46,15 +46,15 @@ const BLOCK_BYTES: u64 = 512;
 pub(super) enum Target {
     /// All below a directory, but for other file systems.
     Tree(PathBuf),
-    /// The same of a pod's volume, while this sandbox of the pod runs. A pod that was evicted is started
-    /// again with another one: what its volumes held before is no measurement of the new ones.
+    /// The same for a pod's volume, while this sandbox of the pod runs. An evicted pod is started again
+    /// with another sandbox: its earlier measurements don't apply to the new volumes.
     Volume {
         /// The volume's directory.
         path: PathBuf,
         /// Id of the sandbox.
         sandbox: Arc<str>,
     },
-    /// The log files of a container, in the directory that the Engine keeps for it.
+    /// The log files of a container, in its directory of the Engine.
     Logs(PathBuf),
 }
 
@@ -77,7 +77,7 @@ struct Entry {
 pub(super) struct Known {
     /// Those that hold something.
     pub(super) disks: HashMap<Target, Disk>,
-    /// Whether a measurement of each has ended. One that is gone or can't be read holds nothing then, and
+    /// Whether a measurement of each has ended. A missing or unreadable one counts as empty then, and
     /// isn't worth a wait.
     pub(super) is_complete: bool,
 }
@@ -99,8 +99,8 @@ impl Disks {
         }
     }
 
-    /// Returns the known usage of these targets, and wakes the measuring task. Those that nobody
-    /// has asked for in a while are forgotten.
+    /// Returns the known usage of these targets, and wakes the measuring task. Targets that were not
+    /// requested for a while are forgotten.
     pub(super) fn ask(&self, targets: &HashSet<Target>) -> Known {
         let mut entries = self.entries.lock();
         let now = Instant::now();
@@ -127,8 +127,8 @@ impl Disks {
         known
     }
 
-    /// The thing to measure now: the one that has waited longest. Where all together take longer than
-    /// their pause, each still has its turn.
+    /// The target to measure now: the one that has waited longest. Even if all together take longer
+    /// than their pause, each gets its turn.
     fn next(&self, now: Instant) -> Option<Target> {
         let mut entries = self.entries.lock();
         let due = entries
@@ -157,7 +157,7 @@ impl Disks {
         }
     }
 
-    /// Measures what was asked for, one after the other, until cancelled.
+    /// Measures the requested targets, one after the other, until cancelled.
     pub(super) async fn run(&self, cancel: CancellationToken) {
         let stop = Arc::new(AtomicBool::new(false));
         loop {

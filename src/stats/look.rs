@@ -1,4 +1,4 @@
-//! One look at everything that runs.
+//! One reading of all running pods and the machine.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -57,14 +57,14 @@ enum Upper {
     At(PathBuf),
 }
 
-/// Looks, and remembers what rates and the next search need.
+/// Reads the usage, and keeps the data for rates and the next search.
 pub(super) struct UsageReader {
     cgroups: Cgroups,
     buffer: Buffer,
     usages: Usages,
     places: HashMap<Arc<str>, Place>,
     searched: Option<Timestamp>,
-    /// Whether at the last look the disks of all pods were measured, as far as they can be.
+    /// Whether the disks of all pods were measured at the last reading, as far as possible.
     pub(super) is_measured: bool,
     created_at: Timestamp,
 }
@@ -82,7 +82,7 @@ impl UsageReader {
         }
     }
 
-    /// Looks at the machine and at all pods of which something runs. Blocks.
+    /// Reads the machine and all pods with running containers. Blocks.
     ///
     /// # Errors
     /// The machine's own numbers can't be read.
@@ -407,7 +407,7 @@ impl UsageReader {
             .collect()
     }
 
-    /// Our own cgroup; none where we have none, or where its name says nothing here.
+    /// Our own cgroup; none if we have none, or if its path is not valid here.
     fn own_cgroup(&mut self, asked: &Asked<'_>) -> Option<String> {
         let text = self
             .buffer

@@ -1,4 +1,4 @@
-//! The machine: what all of it uses, and its disks.
+//! The machine: its total usage, and its disks.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ pub(super) fn read(
     Ok(node)
 }
 
-/// The file system of that path, without a word about what uses it.
+/// The file system of that path, without its usage by others.
 pub(super) fn file_system(path: &Path, now: Timestamp) -> Option<Disk> {
     let stat = rustix::fs::statvfs(path).ok()?;
     Some(Disk {
@@ -88,7 +88,7 @@ pub(super) fn file_system(path: &Path, now: Timestamp) -> Option<Disk> {
     })
 }
 
-/// A file system as used by all that is on it.
+/// The total usage of a file system.
 pub(super) fn with_use(disk: Disk) -> Disk {
     let less = |all: Option<u64>, rest: Option<u64>| Some(all?.saturating_sub(rest?));
     Disk {

@@ -1,9 +1,9 @@
-//! Reads what pods and the machine use, when somebody asks.
+//! Reads the usage of pods and the machine, on request.
 //!
-//! Files of cgroups and of `/proc` are all it takes: no call of the Engine's, whose own statistics
-//! take a second for each container. Nothing is read while nobody asks; what was read a moment
-//! ago is served again, so many who ask cost as one. Disks are measured beside, at most once a
-//! minute, and only those that were asked for.
+//! It only reads files of cgroups and of `/proc`, and makes no calls to the Engine, whose own
+//! statistics take a second for each container. Nothing is read without requests; a recent reading is
+//! served again, so that many requests cost as much as one. Disks are measured in the background, at
+//! most once a minute, and only requested ones.
 //!
 //! [`mirrorlet_core::stats`] parses the texts and computes the results. Reads `store`'s board;
 //! `app` hands it to the servers.
@@ -36,15 +36,15 @@ use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::stats::{PodReading, Reading, Scope, cadvisor, resource, summary};
 use mirrorlet_host::telemetry::occurrences;
 
-/// Longest wait for an answer. A look takes milliseconds; one that takes this long is stuck in
-/// the kernel, and those who scrape give up after ten seconds themselves.
+/// Maximum wait for an answer. A reading takes milliseconds; one that takes this long is stuck in the
+/// kernel, and scrapers give up after ten seconds themselves.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Pause between two looks while disks are being measured for somebody who waits.
 const MEASURE_POLL: Duration = Duration::from_millis(250);
 
-/// How long what was read is served again instead of being read anew, and the shortest window of a
-/// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.
+/// How long a reading is served again, and the minimum window of a rate. Scrapers request every 15 to
+/// 60 seconds; cAdvisor's numbers are up to 15 seconds old.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The same for whoever watches.
@@ -75,7 +75,7 @@ pub enum StatsError {
 pub struct EngineDirs {
     /// Its root directory, which has the logs of containers.
     pub root: PathBuf,
-    /// The directory on whose file system images and the files of containers are.
+    /// A directory on the file system of images and containers' files.
     pub images: PathBuf,
 }
 
@@ -85,8 +85,8 @@ pub trait EngineDisk: Send + Sync + 'static {
     /// Its directories; none where they are another machine's, or as long as it doesn't answer.
     async fn dirs(&self) -> Option<EngineDirs>;
 
-    /// Where the agent finds what the Engine's machine has at that path; none where it doesn't see that
-    /// machine's files. Blocks.
+    /// The agent's path for a path on the Engine's machine; none if it doesn't see that machine's
+    /// files. Blocks.
     fn seen(&self, path: &Path) -> Option<PathBuf>;
 
     /// Bytes that its images take, as far as that is known.
@@ -103,7 +103,7 @@ pub struct StatsOptions {
     pub cgroup_root: String,
     /// Image of the sandboxes.
     pub sandbox_image: String,
-    /// Name on the Engine of a container: of its name in the pod, the pod, and the attempt.
+    /// Returns a container's name on the Engine, from its name in the pod, the pod, and the attempt.
     pub engine_name: fn(&str, &FullName, &PodUid, u32) -> String,
     /// The Engine's disk.
     pub engine: Arc<dyn EngineDisk>,
@@ -131,12 +131,12 @@ impl Default for Kernel {
     }
 }
 
-/// Tells what pods and the machine use.
+/// Provides the usage of pods and the machine.
 pub struct StatsProvider {
     options: Arc<StatsOptions>,
     board: Board,
     disks: Arc<Disks>,
-    /// The reader of all pods; one read at a time, so that two requests at once cost as one.
+    /// The reader of all pods; one reading at a time, so that concurrent requests share one.
     looker: Arc<Mutex<UsageReader>>,
     /// The reader of some pods only: it keeps others in memory.
     pod_looker: Arc<Mutex<UsageReader>>,
@@ -155,7 +155,7 @@ impl StatsProvider {
         }
     }
 
-    /// The Engine's directory of images, where it is this machine's.
+    /// The Engine's image directory, if the Engine is on this machine.
     pub async fn image_dir(&self) -> Option<PathBuf> {
         self.options.engine.dirs().await.map(|dirs| dirs.images)
     }
@@ -168,7 +168,7 @@ impl StatsProvider {
     /// Returns the answer of `/stats/summary`, as JSON.
     ///
     /// # Errors
-    /// The machine can't be looked at.
+    /// The machine can't be read.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, StatsError> {
         let scope = if only_cpu_and_memory {
             Scope::CpuAndMemory
@@ -201,8 +201,8 @@ impl StatsProvider {
         })
     }
 
-    /// Returns processors and memory in use, after a second and then every two; rates are of the time
-    /// between. It reads for as long as somebody takes them.
+    /// Returns CPU and memory usage, after one second and then every two; rates are for the time in
+    /// between. Reads as long as the stream is polled.
     pub fn samples(self: Arc<Self>) -> impl Stream<Item = Result<Reading, StatsError>> {
         let looker = UsageReader::new(&self.options, SAMPLE_FRESH);
         let state = (self, Arc::new(Mutex::new(looker)), None);
@@ -219,8 +219,7 @@ impl StatsProvider {
         })
     }
 
-    /// Returns the usage of these pods. Disks that are not measured yet are waited for as long as
-    /// `patience` says.
+    /// Returns the usage of these pods. Waits up to `patience` for disks that are not measured yet.
     ///
     /// # Errors
     /// The kernel doesn't answer in time.

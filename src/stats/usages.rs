@@ -1,4 +1,4 @@
-//! The usage of cgroups: read, cached for a while, and with the rate since the reading before.
+//! The usage of cgroups: read, cached for a while, with the rate since the previous reading.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,13 +74,13 @@ impl Usages {
         self.look += 1;
     }
 
-    /// Forgets the cgroups that were no part of the look.
+    /// Forgets the cgroups that were not part of the reading.
     pub(super) fn forget_unread(&mut self) {
         self.kept.retain(|_, kept| kept.look == self.look);
     }
 
-    /// The usage of a cgroup, read now or cached; `None` if it is gone. A sandbox is read seldom once
-    /// it has a rate, without which its pod has none.
+    /// The usage of a cgroup, read now or cached; `None` if it is gone. A sandbox is read infrequently
+    /// once it has a rate, which its pod needs.
     pub(super) fn read(
         &mut self,
         cgroups: &mut Cgroups,
@@ -123,7 +123,7 @@ impl Usages {
         Some(self.rated(Arc::clone(path), usage, asked))
     }
 
-    /// Remembers what was read of a cgroup, and adds its rate.
+    /// Stores the reading of a cgroup, and adds its rate.
     pub(super) fn rated(&mut self, path: Arc<str>, mut usage: Usage, asked: &Asked<'_>) -> Usage {
         let (base, rate) = rate(self.kept.get(&path), &usage, self.fresh);
         usage.nano_cores = rate;

@@ -13,17 +13,17 @@ use mirrorlet_core::small::SmallSort;
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Another pod of the same full name has not finished yet, one with a host port that it wants, or one
-    /// that was preempted for it.
+    /// Another pod with the same full name has not finished yet, or one with a required host port, or
+    /// one that was preempted for it.
     WaitingToStart,
     /// The pod is being converged.
     Syncing,
     /// The pod's containers are being stopped.
     Terminating,
-    /// The pod's containers are stopped; what is left of it is being removed.
+    /// The pod's containers are stopped; its remains are being removed.
     Terminated,
-    /// The pod has ended for good and nothing of it runs. Its worker only waits for the pod to
-    /// be no longer wanted: for a pod of the API server, until its object is gone.
+    /// The pod has ended for good and nothing of it runs. Its worker only waits until the pod is no
+    /// longer wanted: for an API pod, until its object is gone.
     Finished,
 }
 
@@ -34,7 +34,7 @@ pub struct PodView {
     pub uid: PodUid,
     /// Full name of the pod.
     pub full_name: FullName,
-    /// The pod as wanted; none for one that is only known from the runtime.
+    /// The desired pod; none for one that is only known from the runtime.
     pub pod: Option<Arc<Pod>>,
     /// The phase of its worker.
     pub phase: Phase,
@@ -44,7 +44,7 @@ pub struct PodView {
     pub observed: Arc<PodStatus>,
     /// The error of the last sync; empty if it succeeded.
     pub error: Arc<str>,
-    /// Why a container was last ended for its liveness or startup probe, if one was.
+    /// Why its liveness or startup probe last stopped a container, if it did.
     pub failed_probe: Option<Arc<str>>,
     /// The preempted pods that it waits for before it starts.
     pub awaits: Arc<[PodUid]>,
@@ -56,7 +56,7 @@ struct Inner {
     version: watch::Sender<u64>,
 }
 
-/// Makes an empty board: the end that workers write to, and the end that everybody reads.
+/// Creates an empty board: the end for workers to write, and the end for all readers.
 pub fn board() -> (BoardWriter, Board) {
     let inner = Arc::new(Inner {
         views: RwLock::default(),
@@ -65,7 +65,7 @@ pub fn board() -> (BoardWriter, Board) {
     (BoardWriter(Arc::clone(&inner)), Board(inner))
 }
 
-/// The end of the board that workers write to: each its own entry and no other.
+/// The workers' end of the board: each writes only its own entry.
 #[derive(Debug)]
 pub struct BoardWriter(Arc<Inner>);
 

@@ -1,9 +1,9 @@
-//! The status `Cache`: what is known of every pod in the runtime, and since when.
+//! The status `Cache`: the state of every pod in the runtime, with its age.
 //!
-//! Seed semantics (upstream `pkg/kubelet/container/cache.go`): a status or an error per UID with
-//! the time it was looked at, one global time up to which *everything* is known, and
-//! [`CacheReader::get_newer_than`], which waits. Its sole writer is `observe`; workers read it,
-//! and never act on a status older than their own last action.
+//! Seed semantics (upstream `pkg/kubelet/container/cache.go`): a status or an error per UID with the
+//! time it was read, one global time up to which *everything* is known, and
+//! [`CacheReader::get_newer_than`], which waits. Its sole writer is `observe`; workers read it, and
+//! never act on a status older than their own last action.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use mirrorlet_runtime::RuntimeError;
 /// The cached state of one pod.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its status; empty when the runtime holds nothing of it, the last good one beside an error.
+    /// Its status; empty if the runtime has nothing of it, the last valid one beside an error.
     pub status: Arc<PodStatus>,
     /// Why the newest look at it failed.
     pub error: Option<RuntimeError>,
-    /// When the look began that this comes from; none before the first.
+    /// When the read began that this comes from; none before the first.
     pub modified: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ impl Entry {
         }
     }
 
-    /// Whether nothing is known of the pod but that looks at it failed.
+    /// Whether nothing is known about the pod except that reading it failed.
     pub fn is_unknown(&self) -> bool {
         self.error.is_some() && self.status.is_empty()
     }
@@ -84,8 +84,8 @@ pub fn cache() -> (CacheWriter, CacheReader) {
 }
 
 impl CacheWriter {
-    /// Stores what a look at `uid` that began at `looked` found. An older look than the one
-    /// stored is refused. Returns whether status or error differ from before.
+    /// Stores the result of a read of `uid` that began at `looked`. A read older than the stored one is
+    /// refused. Returns whether status or error changed.
     #[expect(clippy::must_use_candidate, reason = "most writers only store")]
     pub fn set(
         &self,
@@ -127,8 +127,8 @@ impl CacheWriter {
         changed
     }
 
-    /// Declares that everything that happened before `time` is in the cache, and wakes those
-    /// who wait for no more than that.
+    /// Declares that everything that happened before `time` is in the cache, and wakes the readers that
+    /// wait for that.
     pub fn update_time(&self, time: Instant) {
         self.0.floor.send_if_modified(|floor| {
             let newer = floor.is_none_or(|floor| floor < time);
@@ -139,7 +139,7 @@ impl CacheWriter {
         });
     }
 
-    /// Removes a pod without containers in the runtime that no task asks for.
+    /// Removes a pod without containers in the runtime that no task reads.
     pub fn delete(&self, uid: &PodUid) {
         let mut entries = self.0.entries.write();
         if let Some(sender) = entries.get(uid) {
@@ -157,7 +157,7 @@ impl CacheWriter {
         }
     }
 
-    /// Forgets what is known of a pod that nobody asks for, whatever the runtime holds of it.
+    /// Removes a pod that is not read, whatever the runtime has of it.
     pub fn forget(&self, uid: &PodUid) {
         let mut entries = self.0.entries.write();
         let is_idle = |sender: &watch::Sender<Entry>| sender.receiver_count() == 0;
@@ -181,8 +181,8 @@ impl CacheReader {
             .map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
     }
 
-    /// Returns the state of `uid` from a look that began at `time` or later. Waits for one, without
-    /// a time limit: a worker that would act on less could start something twice.
+    /// Returns the state of `uid` from a read that began at `time` or later. Waits for one, without a
+    /// time limit: a worker that acted on older data could start something twice.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -205,13 +205,13 @@ impl CacheReader {
         }
     }
 
-    /// A receiver that changes whenever a look at `uid` is stored.
+    /// A receiver that changes whenever a read of `uid` is stored.
     pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Entry> {
         self.0.with(uid, watch::Sender::subscribe)
     }
 
-    /// Forgets a pod of which the runtime holds nothing and that no task asks for any more: whoever
-    /// asked for it last made an entry for it.
+    /// Removes a pod that the runtime doesn't have and that no task reads any more: the last reader
+    /// created an entry for it.
     pub fn release(&self, uid: &PodUid) {
         let mut entries = self.0.entries.write();
         let is_left = |sender: &watch::Sender<Entry>| {
@@ -223,27 +223,27 @@ impl CacheReader {
         }
     }
 
-    /// A receiver that changes whenever a pod is seen for the first time, whenever the runtime holds
-    /// something again of a pod that it held nothing of, and whenever a look succeeds at a pod of which
-    /// nothing was known but that looks failed.
+    /// A receiver that changes whenever a pod is seen for the first time, whenever the runtime has
+    /// something again of a pod of which it had nothing, and whenever the first read of a pod succeeds
+    /// after failures.
     pub fn members(&self) -> watch::Receiver<u64> {
         self.0.members.subscribe()
     }
 
-    /// Up to when everything is known; none before the first complete list.
+    /// The time up to which everything is known; none before the first complete list.
     pub fn known_until(&self) -> Option<Instant> {
         *self.0.floor.borrow()
     }
 
-    /// Whether all pods are known that there were at some time: they were listed, and of each a look has
-    /// succeeded.
+    /// Whether all pods are known that existed at some time: they were listed, and each was read
+    /// successfully.
     pub fn knows_all(&self) -> bool {
         let entries = self.0.entries.read();
         let mut entries = entries.values();
         self.known_until().is_some() && !entries.any(|entry| entry.borrow().is_unknown())
     }
 
-    /// Waits until everything is known that there was at some time: the first complete list.
+    /// Waits until everything is known that existed at some time: the first complete list.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -262,7 +262,7 @@ impl CacheReader {
             .await;
     }
 
-    /// Returns every pod with containers in the runtime, or that a task has asked for.
+    /// Returns every pod with containers in the runtime, or that a task has read.
     pub fn all(&self) -> Vec<Entry> {
         let entries = self.0.entries.read();
         entries

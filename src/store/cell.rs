@@ -1,8 +1,8 @@
-//! One-writer cells: the newest value of something, published only when it really changed.
+//! One-writer cells: the newest value, published only when it changes.
 //!
 //! Why: a value that many tasks read has exactly one task that may write it ([`Writer`] can't be
-//! cloned), and a reader is woken only by news. Values are handed out as [`Arc`]s, so no guard
-//! ever lives across an `.await`.
+//! cloned), and a reader is woken only by changes. Values are returned as [`Arc`]s, so no guard ever
+//! lives across an `.await`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Writer<T> {
 }
 
 impl<T: PartialEq> Writer<T> {
-    /// Publishes a value unless it equals the present one. Returns whether it was different.
+    /// Publishes a value unless it equals the current one. Returns whether it was different.
     pub fn publish(&mut self, value: T) -> bool {
         self.sender.send_if_modified(|present| {
             if **present == value {
@@ -39,7 +39,7 @@ impl<T> Writer<T> {
         Arc::clone(&self.sender.borrow())
     }
 
-    /// Another reader. The present value counts as seen by it.
+    /// Returns another reader, which counts the current value as seen.
     pub fn reader(&self) -> Reader<T> {
         Reader {
             receiver: self.sender.subscribe(),
@@ -72,7 +72,7 @@ impl<T> Reader<T> {
         Arc::clone(&self.receiver.borrow())
     }
 
-    /// Waits for a value this reader hasn't seen, and marks it as seen. Values in between are
+    /// Waits for a value that this reader hasn't seen, and marks it as seen. Intermediate values are
     /// skipped.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl<T> Reader<T> {
         Ok(Arc::clone(&self.receiver.borrow_and_update()))
     }
 
-    /// Waits until the value satisfies `wanted`; at once if the present one does.
+    /// Waits until the value satisfies `wanted`; returns immediately if the current one does.
     ///
     /// # Errors
     /// [`Closed`] once the writer is gone and its last value doesn't satisfy `wanted`.

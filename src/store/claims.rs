@@ -42,7 +42,7 @@ pub struct ClaimHandle(mpsc::Sender<Release>);
 
 impl ClaimHandle {
     /// Removes the binding of a claim: the claim is bound again when a pod next uses it. Returns
-    /// whether it has none then, once the merge without it is published.
+    /// whether it is unbound, once the merge without it is published.
     pub async fn release(&self, claim: ClaimName) -> bool {
         let (done, released) = oneshot::channel();
         let sent = self.0.send(Release { claim, done }).await.is_ok();
@@ -101,8 +101,8 @@ impl ClaimStore {
         &self.saved
     }
 
-    /// Writes the bindings that are new, and removes those that are gone. Returns the bindings that
-    /// are on disk then: a claim whose binding can't be written isn't bound, until a later call.
+    /// Writes new bindings, and removes dropped ones. Returns the bindings on disk: a claim whose
+    /// binding can't be written isn't bound, until a later call.
     pub async fn keep(&mut self, bindings: &Bindings) -> &Bindings {
         let new = bindings
             .iter()
@@ -153,7 +153,7 @@ impl ClaimStore {
         self.keep(&bindings).await;
     }
 
-    /// Removes the binding of a claim. Whoever asked for it waits for [`answer`](Self::answer).
+    /// Removes the binding of a claim. The caller waits for [`answer`](Self::answer).
     pub async fn release(&mut self, release: Release) {
         let mut bindings = self.saved.clone();
         bindings.remove(&release.claim);
@@ -162,7 +162,7 @@ impl ClaimStore {
         self.answers.push((release.done, is_released));
     }
 
-    /// Answers those who had claims released. The merge without their bindings is published by then.
+    /// Answers the release requests. The merge without their bindings is published by then.
     pub fn answer(&mut self) {
         for (done, is_released) in self.answers.drain(..) {
             // Nobody waits for an answer any more once the client has gone.

@@ -1,11 +1,11 @@
-//! Orders to evict a pod: from the one who measures to the workers.
+//! Orders to evict a pod: from the eviction task to the workers.
 
 use tokio::sync::mpsc;
 
 use mirrorlet_core::admit::Failure;
 use mirrorlet_core::api::PodUid;
 
-/// Orders that may wait: they come one by one, each after the pod before is stopped.
+/// Maximum number of waiting orders: they come one by one, each after the previous pod is stopped.
 const ORDERS_MAX: usize = 16;
 
 /// An order to evict a pod.
@@ -19,7 +19,7 @@ pub struct Evict {
     pub signal: &'static str,
 }
 
-/// A queue of orders and the end that gives them.
+/// Creates a queue of orders: its sender and receiver.
 pub fn evictions() -> (mpsc::Sender<Evict>, mpsc::Receiver<Evict>) {
     mpsc::channel(ORDERS_MAX)
 }

@@ -1,6 +1,6 @@
-//! A directory of small JSON files that the agent keeps for its next start.
+//! A directory of small JSON files that the agent stores for its next start.
 //!
-//! Files are renamed in and synced, readable by root alone. What can't be read is set aside and
+//! Files are replaced by renaming and synced, readable only by root. An unreadable one is set aside and
 //! reported, never fatal.
 
 use std::fmt;
@@ -23,7 +23,7 @@ const SET_ASIDE: &str = ".set-aside";
 pub struct Claim {
     /// Version of its format.
     pub version: u32,
-    /// Name of the file that its content belongs into, if there can be one.
+    /// The expected file name for its content, if there is one.
     pub name: Option<String>,
 }
 
@@ -34,11 +34,11 @@ pub struct StateDir {
     pub dir: PathBuf,
     /// The term for one file in messages: `last good version`.
     pub what: &'static str,
-    /// Version of the format. A file of another version is set aside.
+    /// Version of the format. A file with another version is set aside.
     pub version: u32,
     /// Largest file that is read, in bytes.
     pub bytes_max: u64,
-    /// Makes renames and removals in a directory last; tests have it fail.
+    /// Makes renames and removals in a directory durable; tests make it fail.
     pub sync: fn(&Path) -> io::Result<()>,
 }
 
@@ -54,7 +54,7 @@ impl Default for StateDir {
     }
 }
 
-/// The name of the file of what this text identifies.
+/// The file name for an identifier.
 pub fn file_name(of: impl fmt::Display) -> String {
     let digest = Sha256::digest(of.to_string());
     format!("{}{SUFFIX}", hex(&digest[..16]))
@@ -67,8 +67,8 @@ pub fn aside(path: &Path) -> PathBuf {
     aside.into()
 }
 
-/// Sets a file aside that can't be used, and returns the problem. `what` is the term for the file in
-/// messages. Blocks on the disk.
+/// Sets an unusable file aside, and returns the problem. `what` is the term for the file in messages.
+/// Blocks on the disk.
 pub fn set_aside(path: &Path, what: &str, why: &str) -> Diagnostic {
     let done = match fs::rename(path, aside(path)) {
         Ok(()) => "set aside".to_owned(),
@@ -79,8 +79,7 @@ pub fn set_aside(path: &Path, what: &str, why: &str) -> Diagnostic {
 }
 
 impl StateDir {
-    /// Hands every file that can be used to `take`, with the problems so far; returns all
-    /// problems.
+    /// Passes every usable file to `take`, with the problems so far; returns all problems.
     pub fn read_all<T: DeserializeOwned>(
         &self,
         claim: impl Fn(&T) -> Claim,
@@ -111,8 +110,8 @@ impl StateDir {
         problems
     }
 
-    /// Hands every file that can be used to `take`, and leaves the others as they are: returns their
-    /// names, and why they can't be used.
+    /// Passes every usable file to `take`, and leaves the others as they are: returns their names, and
+    /// why they can't be used.
     ///
     /// # Errors
     /// The directory can't be read.
@@ -140,10 +139,10 @@ impl StateDir {
         Ok(unusable)
     }
 
-    /// Reads the file of a name again that could not be used.
+    /// Reads a file again that was unusable.
     ///
     /// # Errors
-    /// It still can't be, or is gone.
+    /// It still is, or is missing.
     pub fn read_again<T: DeserializeOwned>(
         &self,
         name: &str,
@@ -180,9 +179,9 @@ impl StateDir {
         Ok(stored)
     }
 
-    /// Makes files, given by their names, hold these values, or removes them where there is none, and makes
-    /// that last. A reader finds the old or the new file; one that is gone already is success. Returns the
-    /// result of each, in their order: while the disk doesn't make it last, nothing is kept.
+    /// Writes these values to files, given by their names, or removes those without a value, and makes
+    /// that durable. A reader finds the old or the new file; removing a missing one is success. Returns
+    /// the result of each, in their order: while the disk doesn't make it durable, all count as failed.
     pub fn keep<T: Serialize>(
         &self,
         changes: impl IntoIterator<Item = (String, Option<T>)>,
@@ -201,8 +200,8 @@ impl StateDir {
         results
     }
 
-    /// The same for values, each in the file of its name, on a thread where blocking is allowed. `stored`
-    /// makes what a file holds. Returns each change with its result.
+    /// The same for values, each in the file with its name, on a thread that may block. `stored`
+    /// returns a file's content. Returns each change with its result.
     pub async fn keep_named<K, V, T>(
         &self,
         changes: Vec<(K, Option<V>)>,

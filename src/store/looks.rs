@@ -1,5 +1,5 @@
-//! Requests to the observer: a look at one pod, from its worker, who has just changed it; or a word
-//! from the runtime itself, from whoever waits for an answer for too long.
+//! Requests to the observer: to read one pod, from its worker, which has just changed it; or to check
+//! the runtime itself, from a caller that waits too long for an answer.
 
 use tokio::sync::mpsc;
 
@@ -13,7 +13,7 @@ const REQUESTS_MAX: usize = 1024;
 pub enum Request {
     /// A look at this pod.
     Look(PodUid),
-    /// That nobody asks any more for what is observed of this pod.
+    /// The observed state of this pod is no longer needed.
     Forget(PodUid),
     /// Whether the runtime still answers at all.
     Doubt,
@@ -30,20 +30,20 @@ pub fn look_requests() -> (LookRequests, mpsc::Receiver<Request>) {
 }
 
 impl LookRequests {
-    /// Asks for a look at `uid`; what it finds arrives in the cache.
+    /// Requests a read of `uid`; its result arrives in the cache.
     pub async fn look(&self, uid: &PodUid) {
         // The observer is gone only while the agent shuts down, and then nobody waits for a look.
         let _ = self.0.send(Request::Look(uid.clone())).await;
     }
 
-    /// Tells that nobody asks any more for what is observed of `uid`, which is not looked at without need
-    /// from now on. Never waits: with a full queue it is kept until the next list.
+    /// Reports that the observed state of `uid` is no longer needed, so that it is not read
+    /// unnecessarily. Never waits: with a full queue it is kept until the next list.
     pub fn forget(&self, uid: &PodUid) {
         let _ = self.0.try_send(Request::Forget(uid.clone()));
     }
 
-    /// Asks whether the runtime still answers at all. Never waits: whoever doubts is waiting for
-    /// something already, and doubts again.
+    /// Requests a check whether the runtime still answers at all. Never waits: the caller is already
+    /// waiting for something, and repeats the request.
     pub fn doubt(&self) {
         let _ = self.0.try_send(Request::Doubt);
     }

@@ -1,5 +1,5 @@
-//! One-writer cells: what one task knows and others read; and directories of small files that the
-//! agent keeps for its next start ([`kept`]).
+//! One-writer cells: state that one task writes and others read; and directories of small files that
+//! the agent stores for its next start ([`kept`]).
 
 pub mod board;
 pub mod cache;

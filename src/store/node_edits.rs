@@ -1,7 +1,7 @@
-//! Changes that a user made to the Node through the embedded API: labels, annotations, cordon.
+//! Changes that users made to the Node through the embedded API: labels, annotations, cordon.
 //!
-//! One small file below the directory of stored objects; its name begins with a dot, as it is no
-//! manifest.
+//! One small file below the directory of stored objects; its name begins with a dot, because it is not
+//! a manifest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ pub struct NodeEditsHandle {
 }
 
 impl NodeEditsHandle {
-    /// The changes that were kept in that directory. Blocks on the disk.
+    /// Loads the changes stored in that directory. Blocks on the disk.
     ///
     /// # Errors
-    /// The file can't be read. Beside it a handle of a Node without changes.
+    /// The file can't be read. The handle then has a Node without changes.
     pub fn load(directory: &Path) -> (Self, io::Result<()>) {
         let path = directory.join(FILE);
         let (edits, read) = match read(&path) {
@@ -39,7 +39,7 @@ impl NodeEditsHandle {
         (Self { path, edits }, read)
     }
 
-    /// A Node that nobody changes: a cluster's Node is changed in the cluster.
+    /// A Node that can't be changed here: a cluster's Node is changed in the cluster.
     pub fn none() -> Self {
         Self {
             path: PathBuf::new(),
@@ -57,10 +57,10 @@ impl NodeEditsHandle {
         self.edits.subscribe()
     }
 
-    /// Keeps changes. Blocks on the disk.
+    /// Stores changes. Blocks on the disk.
     ///
     /// # Errors
-    /// As the system says; nothing has changed then.
+    /// The system's error; nothing has changed then.
     pub fn set(&self, edits: NodeEdits) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(&edits)?;
         disk::replace(&self.path, &text)?;

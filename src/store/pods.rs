@@ -1,9 +1,8 @@
 //! `PodManager`: the wanted pods and the mirrors, in one place.
 //!
-//! It is the truth about what is *wanted*; the workers, on the [`board`](super::board), are the
-//! truth about what *is*. Whoever asks which pod has a name, which mirror stands for which pod, or
-//! whose UID this is, asks here. Each kind of pod has one writer: the merge the wanted pods, the
-//! API source the mirrors.
+//! It is authoritative for the *wanted* pods; the workers, on the [`board`](super::board), are for the
+//! *existing* ones. It finds pods by name, static pods of mirrors, and owners of UIDs. Each kind of pod
+//! has one writer: the merge for wanted pods, the API source for mirrors.
 
 use std::sync::Arc;
 
@@ -15,8 +14,8 @@ use tokio::sync::Notify;
 
 use super::cell::{Reader, Writer, cell};
 
-/// Makes an empty manager: the end for wanted pods, the end for what the API server has, and the
-/// end that everybody reads.
+/// Creates an empty manager: the end for wanted pods, the end for the API server's pods, and the end
+/// for all readers.
 pub fn pod_manager() -> (PodWriter, ApiPodsWriter, PodManager) {
     let (objects, reader) = cell(None);
     let manager = PodManager {
@@ -40,20 +39,20 @@ pub struct PodManager {
 }
 
 impl PodManager {
-    /// The pods and mirrors as they are now. Nothing in it changes any more.
+    /// The current pods and mirrors, as an immutable snapshot.
     pub fn get(&self) -> Arc<PodTable> {
         let table = self.table.read();
         Arc::clone(&table)
     }
 
-    /// Every pod of our Node as the API server has it, mirrors included. When a reader wakes, the
-    /// mirrors are in the table.
+    /// All pods of our Node in the API server, including mirrors. When a reader wakes, the mirrors are
+    /// in the table.
     pub fn api_pods(&self) -> Reader<ApiPodsState> {
         self.api_pods.clone()
     }
 
-    /// Has the API server's pods listed anew: [`api_pods`](Self::api_pods) shows one that isn't there, and
-    /// the watch doesn't correct it.
+    /// Requests a new list of the API server's pods: [`api_pods`](Self::api_pods) shows one that
+    /// doesn't exist, and the watch doesn't correct it.
     pub fn list_again(&self) {
         self.outdated.notify_one();
     }
@@ -97,7 +96,7 @@ impl ApiPodsWriter {
         pod.is_some_and(|pod| is_static_pod(&pod))
     }
 
-    /// Waits until the pods are to be listed anew.
+    /// Waits until the pods must be listed again.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -105,7 +104,7 @@ impl ApiPodsWriter {
         self.manager.outdated.notified().await;
     }
 
-    /// Makes these the API server's pods: first the mirrors among them, then all objects.
+    /// Replaces the API server's pods: first the mirrors among them, then all objects.
     pub fn publish(&mut self, pods: Arc<ApiPods>) {
         let mirrors = pods.pods.values().filter(|pod| is_mirror_pod(pod)).cloned();
         self.manager.change(|table| table.set_mirror_pods(mirrors));

@@ -36,13 +36,12 @@ pub fn probe_results() -> (ProbeWriter, ProbeReader) {
 }
 
 impl ProbeWriter {
-    /// Begins to know a pod: before that, and once it is forgotten, nothing is kept of it.
+    /// Adds a pod: before that, and after it is removed, nothing is stored for it.
     pub fn begin(&self, uid: &PodUid) {
         self.0.entries.write().entry(uid.clone()).or_default();
     }
 
-    /// Changes what is known of a pod. Those who wait for it are woken if `change` says that it
-    /// is news.
+    /// Changes the results of a pod. Its subscribers are woken if `change` returns true.
     pub fn change(&self, uid: &PodUid, change: impl FnOnce(&mut ProbeResults) -> bool) {
         let is_news = {
             let entries = self.0.entries.read();
@@ -107,7 +106,7 @@ impl ProbeReader {
             .collect_map()
     }
 
-    /// A receiver that changes with what the probes of a pod say.
+    /// A receiver that changes with a pod's probe results.
     pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Arc<ProbeResults>> {
         self.0
             .entries
@@ -117,7 +116,7 @@ impl ProbeReader {
             .subscribe()
     }
 
-    /// Keeps nothing of a pod that has no results, and that nobody listens for any more.
+    /// Removes a pod without results and subscribers.
     pub fn leave(&self, uid: &PodUid) {
         let mut entries = self.0.entries.write();
         let is_idle = |entry: &watch::Sender<Arc<ProbeResults>>| {
@@ -128,7 +127,7 @@ impl ProbeReader {
         }
     }
 
-    /// A receiver that changes with what the probes of any pod say.
+    /// A receiver that changes with the probe results of any pod.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.0.version.subscribe()
     }

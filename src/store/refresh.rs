@@ -1,17 +1,17 @@
-//! Requests to take in at once what has changed: whoever saves a file and asks about its pod next is
-//! answered about the new file.
+//! Requests to process changes immediately, so that a user who saves a file and then asks about its pod
+//! gets an answer about the new file.
 
 use tokio::sync::{mpsc, oneshot};
 
 /// Most requests that wait. More wait for a place.
 const REQUESTS_MAX: usize = 16;
 
-/// Asks a task to take in what has changed.
+/// Requests that a task processes its changes.
 #[derive(Debug, Clone)]
 pub struct RefreshHandle(mpsc::Sender<oneshot::Sender<()>>);
 
 impl RefreshHandle {
-    /// Returns once the task has taken in all that had changed before the call, or has ended.
+    /// Returns once the task has processed all changes from before the call, or has ended.
     pub async fn refresh(&self) {
         let (done, refreshed) = oneshot::channel();
         if self.0.send(done).await.is_ok() {
@@ -29,8 +29,8 @@ pub struct Refreshes {
 }
 
 impl Refreshes {
-    /// Waits for a request, and keeps it until [`done`](Self::done). Waits for ever once nobody can
-    /// ask any more.
+    /// Waits for a request, and keeps it until [`done`](Self::done). Waits forever once there are no
+    /// more handles.
     ///
     /// # Cancel safety
     /// No request is lost when the future is dropped before it is ready.
@@ -41,7 +41,7 @@ impl Refreshes {
         }
     }
 
-    /// Answers the requests that were taken: all that had changed before them is taken in.
+    /// Answers the received requests: all changes from before them are processed.
     pub fn done(&mut self) {
         for request in self.taken.drain(..) {
             // The receiver may be gone.

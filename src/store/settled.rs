@@ -1,10 +1,9 @@
-//! Settled pods: pods of the API server that are over, and of which nothing is left on this node, or
-//! only containers, for their logs.
+//! Settled pods: API pods that have ended, and of which nothing is left on this node, or only
+//! containers, for their logs.
 //!
-//! Workers tell which pods they are, and the API source wants them no longer: of those of which nothing
-//! is left it keeps the names alone, of the others a short form. Pods that are over stay in the API
-//! server until somebody deletes them, and there is no limit to how many a tenant makes of those that
-//! a node refuses.
+//! Workers report them, and the API source no longer wants them: if nothing is left of a pod it keeps
+//! only the name, otherwise a short form. Ended pods stay in the API server until they are deleted, and
+//! a tenant can create any number of pods that a node refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,8 +25,8 @@ pub enum Left {
     Untold,
 }
 
-/// The settled pods that the API source has not heard of, what the node held at the start, and the
-/// pods that have containers but no worker. Clones share it.
+/// The settled pods that were not reported to the API source yet, the node's pods at the start, and the
+/// pods with containers but without a worker. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct SettledPods(Arc<Inner>);
 
@@ -47,18 +46,18 @@ struct State {
 }
 
 impl SettledPods {
-    /// Notes the pods that the runtime holds something of as the agent starts.
+    /// Records the pods in the runtime at the agent's start.
     pub fn start_with(&self, held: impl IntoIterator<Item = PodUid>) {
         self.0.state.lock().held = Some(held.into_iter().collect_set());
     }
 
-    /// Whether anything may be on this node of a pod that no worker has had.
+    /// Whether anything of a pod that never had a worker may be on this node.
     pub fn may_be_here(&self, uid: &PodUid) -> bool {
         let state = self.0.state.lock();
         state.held.as_ref().is_none_or(|held| held.contains(uid))
     }
 
-    /// Tells what is left of a pod that is over.
+    /// Reports what is left of an ended pod.
     pub fn settle(&self, uid: &PodUid, left: Left) {
         let mut state = self.0.state.lock();
         if let Some(held) = &mut state.held {
@@ -74,20 +73,20 @@ impl SettledPods {
         self.0.state.lock().resting.insert(uid.clone());
     }
 
-    /// Notes that a pod has a worker again, or is to have one.
+    /// Records that a pod has a worker again, or will have one.
     pub fn wake(&self, uid: &PodUid) {
         self.0.state.lock().resting.remove(uid);
     }
 
-    /// Whether a pod has containers but no worker: until that changes nobody asks for what is observed
-    /// of it.
+    /// Whether a pod has containers but no worker: until that changes, its observed state is not
+    /// needed.
     pub fn rests(&self, uid: &PodUid) -> bool {
         self.0.state.lock().resting.contains(uid)
     }
 
     /// The pods that have settled since the last call; waits for the first. Has one caller.
     ///
-    /// Cancel safety: what is returned was not lost by a call that was dropped.
+    /// Cancel safety: a call that is dropped loses none.
     pub async fn next(&self) -> BTreeMap<PodUid, Left> {
         loop {
             let settled = std::mem::take(&mut self.0.state.lock().settled);

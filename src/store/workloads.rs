@@ -1,5 +1,5 @@
-//! The documents that have the names of workloads, in one small file below the root: a workload without
-//! pods keeps its name over a restart of the agent, whatever other documents want it.
+//! The documents with the names of workloads, in one small file below the root: a workload without pods
+//! keeps its name over a restart of the agent, even if other documents want it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +29,7 @@ struct Stored {
     workloads: BTreeMap<String, Origin>,
 }
 
-/// The documents, and the file that holds them. The default remembers them as long as the agent runs.
+/// The documents, and their file. The default keeps them in memory only.
 #[derive(Debug, Default)]
 pub struct WorkloadStore {
     path: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub struct WorkloadStore {
 }
 
 impl WorkloadStore {
-    /// Reads what the agent before this one kept. Blocks.
+    /// Reads an earlier agent's data. Blocks.
     pub fn load(root: &Path) -> Self {
         let path = root.join(FILE);
         let known = read(&path).unwrap_or_else(|error| {
@@ -61,7 +61,7 @@ impl WorkloadStore {
         &self.known
     }
 
-    /// Keeps these documents. What can't be written is tried again with the next call.
+    /// Stores these documents. A failed write is retried with the next call.
     pub async fn keep(&mut self, workloads: &BTreeMap<WorkloadKey, Origin>) {
         let mut pairs = workloads.iter().zip(&self.known);
         let is_same = workloads.len() == self.known.len()

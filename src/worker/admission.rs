@@ -1,5 +1,5 @@
-//! Admission of new pods, once each; and pods of manifests that were refused, asked
-//! again when there may be room.
+//! Admission of new pods, once each; and of refused pods of manifests, again when there may be free
+//! resources.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
-    /// The node is another: there may be room for what was refused, or the Node is ours again.
+    /// Handles a changed node: there may be resources for refused pods, or the Node is ours again.
     pub(super) fn node_changed(&mut self, cancel: &CancellationToken) {
         self.admit_refused();
         self.start_waiting(cancel);
     }
 
-    /// Starts the wanted pods that have waited: for the Node, or since the agent's start.
+    /// Starts the wanted pods that have waited for the Node, or since the agent's start.
     pub(super) fn start_waiting(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow().clone();
         self.start_new(&wanted, cancel);
     }
 
-    /// Starts the pods that are new, those that run already first. One whose remains are being removed
-    /// follows when they are; one whose Node is another agent's, when the Node is ours again.
+    /// Starts new pods, running ones first. If a pod's remains are being removed, it starts after that;
+    /// if its Node belongs to another agent, when the Node is ours again.
     pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
         self.early.reset();
         let new = |uid: &&PodUid| !self.workers.contains_key(*uid) && !self.tidy.removes(uid);
@@ -60,8 +60,8 @@ impl PodWorkers {
         }
     }
 
-    /// Whether anything of a pod may run, by the newest look at it that succeeded, or else by the newest
-    /// list.
+    /// Whether any container of a pod may run, from its newest successful read, otherwise from the
+    /// newest list.
     pub(super) fn runs(&self, uid: &PodUid) -> bool {
         let seen = self.context.cache.get(uid);
         let is_known = seen.modified.is_some() && !seen.is_unknown();
@@ -76,9 +76,9 @@ impl PodWorkers {
         })
     }
 
-    /// Whether the node takes a pod, of which something may be here. A static pod stays then: the machine it
-    /// would be too large for has carried it so far, and an upgrade or another reservation stops nothing. Nor
-    /// does a lack of resources stop one of the API server that runs.
+    /// Whether the node accepts a pod, of which something may exist here. An existing static pod stays:
+    /// the machine has run it so far, and an upgrade or another reservation stops nothing. Nor does a
+    /// shortage stop a running API pod.
     fn ask(&self, pod: &Arc<Pod>, node: &AdmitNode, active: &[Arc<Pod>], is_here: bool) -> Verdict {
         let admitted = Verdict::Admitted {
             preempt: Vec::new(),
@@ -166,7 +166,7 @@ impl PodWorkers {
             .collect()
     }
 
-    /// Stops the pods that make room for an admitted one, which starts once they have stopped.
+    /// Stops the pods that are preempted for an admitted one, which starts once they have stopped.
     fn make_room(
         &self,
         pod: &Arc<Pod>,
@@ -185,8 +185,8 @@ impl PodWorkers {
         self.await_room(pod, &self.locks.preempted(), node, active);
     }
 
-    /// Has a pod wait for those of these preempted pods beside which it doesn't fit. One that runs already, or
-    /// starts nothing, waits for none.
+    /// Makes a pod wait for those of these preempted pods beside which it doesn't fit. A running pod,
+    /// or one that starts nothing, doesn't wait.
     fn await_room(
         &self,
         pod: &Arc<Pod>,
@@ -205,7 +205,8 @@ impl PodWorkers {
         self.locks.await_room(&uid, awaited(&input, preempted));
     }
 
-    /// Asks anew, after there may be more room, whether the pods that wait for preempted ones have to.
+    /// Checks again, after resources may have been freed, whether pods still have to wait for preempted
+    /// ones.
     fn await_room_again(&self, node: &AdmitNode, active: &[Arc<Pod>]) {
         for (uid, preempted) in self.locks.room_waits() {
             if let Some(pod) = self.wanted_of(&uid) {
@@ -214,7 +215,7 @@ impl PodWorkers {
         }
     }
 
-    /// The critical pods that wait for preempted ones and are wanted with another spec.
+    /// The critical pods that wait for preempted ones and whose spec was edited.
     pub(super) fn edited_waiting(&self, wanted: &Wanted) -> Vec<PodUid> {
         let waiting = self.locks.room_waits().into_iter().map(|(uid, _)| uid);
         let is_edited = |uid: &PodUid| {
@@ -224,8 +225,8 @@ impl PodWorkers {
         waiting.filter(is_edited).collect()
     }
 
-    /// Asks anew for these, which wait for preempted pods and were edited: they may need more room than before,
-    /// and have to preempt more pods, or less.
+    /// Admits edited pods again that wait for preempted pods: they may need more resources than before,
+    /// and have to preempt more pods, or fewer.
     pub(super) fn ask_waiting(&self, edited: &[PodUid]) {
         if edited.is_empty() {
             return;
@@ -281,8 +282,8 @@ impl PodWorkers {
         });
     }
 
-    /// Asks anew for pods of manifests that were refused or evicted. A restart of the agent would ask too,
-    /// and must not lead to another end. A pod of the API server has failed for good.
+    /// Admits refused or evicted pods of manifests again. A restart of the agent would do so too, and
+    /// must have the same result. An API pod has failed for good.
     pub(super) fn admit_refused(&mut self) {
         self.ask_refused(&BTreeSet::new());
     }
@@ -322,13 +323,14 @@ impl PodWorkers {
     }
 }
 
-/// Whether an object has only some of a pod's values: it may end the pod, but nothing is started by it.
+/// Whether an object has only some of a pod's values: it may end the pod, but nothing is started from
+/// it.
 pub(super) fn is_cut(pod: &Pod) -> bool {
     is_api_pod(pod) && is_too_large(&pod.metadata) && ending(pod).is_none()
 }
 
-/// Whether a pod needs no room any more: one of the API server that is over, or one of a Job that is
-/// kept for its logs.
+/// Whether a pod needs no resources any more: an ended API pod, or a Job's pod that is kept for its
+/// logs.
 fn has_ended(pod: &Pod) -> bool {
     ending(pod) == Some(Ending::Over) || is_over(pod.status.as_ref())
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use mirrorlet_core::api::Timestamp;
 
-/// Tells the time that is compared with what a runtime says about containers: back-off, deadlines
-/// and start times depend on it. A runtime with a clock of its own, in tests, brings it along.
+/// The clock whose time is compared with the runtime's times of containers: back-off, deadlines and
+/// start times depend on it. In tests it is the clock of the fake runtime.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 

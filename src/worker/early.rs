@@ -1,7 +1,7 @@
-//! New static pods that wait after the agent's start, until admission can count what runs already.
+//! New static pods that wait after the agent's start, until admission can count the running pods.
 //!
-//! The Node and the pods of the API server come later than manifests, and containers don't show what their
-//! pods request. A critical pod that was started before would run beside the pods that it preempts.
+//! The Node and the API pods are known later than manifests, and containers don't show the requests of
+//! their pods. A critical pod that started earlier would run beside the pods that it preempts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Early {
         self.any_waits = false;
     }
 
-    /// How long pods wait at most; none when no pod waits.
+    /// The maximum remaining wait; none if no pod waits.
     pub(super) fn left(&self) -> Option<Duration> {
         let until = self.until.filter(|_| self.any_waits)?;
         Some(until.saturating_duration_since(Instant::now()))
@@ -46,8 +46,8 @@ impl Early {
 }
 
 impl PodWorkers {
-    /// Takes out of the new pods those that have to wait: static pods that request resources, while pods of
-    /// the API server run that can't be counted. A version of a pod that is here already doesn't wait.
+    /// Removes the pods that have to wait from the new ones: static pods with resource requests, while
+    /// API pods run that can't be counted. Another version of an existing pod doesn't wait.
     pub(super) fn hold_early(
         &mut self,
         pods: &mut Vec<&Arc<Pod>>,

@@ -21,13 +21,13 @@ use mirrorlet_core::status::merge::{MergeInput, StatusAction, deed};
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::PodSyncResult;
 
-/// First and longest pause between two attempts to stop or remove what is left.
+/// Minimum and maximum pause between two attempts to stop a pod or remove its remains.
 pub(super) const STOP_RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// How long the API server has to take the end of a pod before the pod's containers are removed: an
-/// agent after this one could not tell how they ended. While the API server is away, nobody waits for
-/// that longer.
+/// How long the API server has to receive a pod's end before the pod's containers are removed: a later
+/// agent could not determine how they ended. During an outage of the API server, the wait is not
+/// extended.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a pod that has ended rests no longer.
@@ -36,7 +36,7 @@ pub(super) enum Rested {
     Remove,
     /// It is admitted now: a new worker starts it.
     TryAgain,
-    /// Nothing is to be done until the next order.
+    /// Nothing remains to be done until the next order.
     UntilOrdered,
 }
 
@@ -142,8 +142,9 @@ impl Worker {
         }
     }
 
-    /// The grace of a pod of the API server, which may become less while it is being stopped; a
-    /// manifest's is in its spec or on its containers, unless it was given one with its deletion. An evicted pod has what it is given.
+    /// The grace period of an API pod, which may become shorter while it is being stopped; a manifest's
+    /// is in its spec or on its containers, unless its deletion set one. An evicted pod has the one of
+    /// its eviction.
     fn grace(&mut self) -> Option<Duration> {
         let failure = self.failed.as_ref().map(|failed| failed.failure.cause);
         if let Some(FailureCause::Evicted { grace, .. }) = failure {
@@ -163,8 +164,8 @@ impl Worker {
         self.grace
     }
 
-    /// Stays, with nothing running, as long as what is left of the pod shall: until it is deleted
-    /// or no longer wanted, or, having been refused, is to be tried again.
+    /// Waits, with nothing running, while the pod's remains must stay: until it is deleted or no longer
+    /// wanted, or, if it was refused, is tried again.
     pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Result<Rested, Shutdown> {
         self.finished();
         self.context.probes.leave(&self.uid);
@@ -214,10 +215,10 @@ impl Worker {
         }
     }
 
-    /// Tells what is left here of a pod of the API server that is over: once that is nothing, or its
-    /// containers and the object shows how they ended, its source wants it no longer, and this worker
-    /// ends. The object has to show that of an evicted pod, too, whose containers were removed. Of refused
-    /// pods it needn't: they had none, and there may be any number of them.
+    /// Reports what is left here of an ended API pod: if nothing is left, or only its containers and
+    /// the object shows how they ended, its source no longer wants it, and this worker ends. The object
+    /// must also show the end of an evicted pod, whose containers were removed. For refused pods it
+    /// need not: they had none, and there may be any number of them.
     fn settle(&self) {
         let pod = self.pod.as_deref().filter(|_| self.is_api);
         let Some(pod) = pod.filter(|pod| ending::is_settled(pod)) else {
@@ -248,8 +249,8 @@ impl Worker {
         })
     }
 
-    /// Gives back what a pod of which nothing runs still holds: its volumes; of an evicted one, its
-    /// containers as well, whose files may be what there is too much of.
+    /// Releases the resources of a stopped pod: its volumes; for an evicted one, also its containers,
+    /// whose files may be the cause of the shortage.
     ///
     /// Upstream: `cleanUpContainersInPod` of `pkg/kubelet/kubelet.go`.
     async fn release(&mut self) -> bool {
@@ -271,7 +272,7 @@ impl Worker {
     }
 
     /// Waits until the object of a pod that is being deleted shows how it ended, which only its
-    /// containers tell.
+    /// containers record.
     pub(super) async fn wait_until_told(
         &mut self,
         cancel: &CancellationToken,
@@ -296,8 +297,8 @@ impl Worker {
         }
     }
 
-    /// Waits, with nothing left of the pod, for its object to go, or to be kept by finalizers alone: then its
-    /// source wants it no longer, and this worker ends.
+    /// Waits, with nothing left of the pod, until its object is gone, or kept by finalizers only: then
+    /// its source no longer wants it, and this worker ends.
     pub(super) async fn wait_until_unwanted(
         &mut self,
         cancel: &CancellationToken,
@@ -345,10 +346,10 @@ impl Worker {
         }
     }
 
-    /// Removes what is left of the pod, unless the same UID is wanted again, and says whether that
-    /// is done. Something may be left, and may even run: a start that was under way when the pod
-    /// was stopped, of this process or of one before it, can take effect late. It is looked at anew
-    /// after a pause.
+    /// Removes the pod's remains, unless the same UID is wanted again, and returns whether that is
+    /// complete. Something may be left, and may even run: a start that was in progress when the pod was
+    /// stopped, by this process or an earlier one, can take effect late. It is checked again after a
+    /// pause.
     pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Result<bool, Shutdown> {
         let since = self.since();
         let before = std::mem::replace(&mut self.state, State::Terminated { since });
@@ -393,8 +394,8 @@ impl Worker {
         Ok(false)
     }
 
-    /// Gives the full name back though the remains of the pod are still there, which may never be
-    /// removed. Nothing of it runs, and its volumes are released: its successor meets nothing of it.
+    /// Releases the full name though the pod's remains still exist, which may never be removed. Nothing
+    /// of it runs, and its volumes are released, so they don't affect its successor.
     async fn leave_name(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let (name, uid) = (&self.full_name, &self.uid);
         if !self.locks.with(|locks| locks.holds(name, uid)) {

@@ -1,4 +1,4 @@
-//! Evicted pods of manifests: each comes back after a pause, once the node is short of nothing.
+//! Evicted pods of manifests: each is started again after a pause, once the node has no shortage.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use mirrorlet_core::backoff::Backoff;
 use mirrorlet_core::ending::is_api_pod;
 use mirrorlet_host::telemetry::occurrences;
 
-/// When evicted pods may come back.
+/// When evicted pods may start again.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     backoff: Backoff<PodUid>,
@@ -43,13 +43,13 @@ impl Evicted {
         until.is_some_and(|until| !node.pressures.is_empty() || *until > Instant::now())
     }
 
-    /// Whether evicted pods may come back is asked now.
+    /// Records that a check whether evicted pods may start again begins.
     pub(super) fn ask(&mut self) {
         self.asked = Some(Instant::now());
     }
 
-    /// How long until the next pause ends: zero once one has ended since that was last asked. None when
-    /// only the node's pressures hold pods.
+    /// Time until the next pause ends: zero if one has ended since the last check. None if only the
+    /// node's pressures hold pods.
     pub(super) fn next(&self) -> Option<Duration> {
         let is_due = |until: &&Instant| self.asked.is_none_or(|asked| **until > asked);
         let next = self.until.values().filter(is_due).min()?;
@@ -58,7 +58,7 @@ impl Evicted {
 }
 
 impl PodWorkers {
-    /// Ends a pod as evicted, unless it comes to its end already.
+    /// Ends a pod as evicted, unless it is ending already.
     pub(super) fn evict(&mut self, order: &Evict) {
         let Evict {
             uid,

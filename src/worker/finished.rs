@@ -1,4 +1,4 @@
-//! Pods of the API server that are over and have no worker: their containers stay for their logs.
+//! Ended API pods without a worker: their containers stay for their logs.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use mirrorlet_core::gc::PodLife;
 #[derive(Debug, Default)]
 pub(super) struct Finished {
     pods: FinishedPods,
-    /// Those that were among them, and that nobody wants any more: their containers have to go.
+    /// Former ones that are no longer wanted: their containers must be removed.
     left: BTreeMap<PodUid, FullName>,
 }
 
 impl Finished {
-    /// The pods that have containers, although neither the newest list nor the cache has to show it.
+    /// The pods with containers that may be missing in both the newest list and the cache.
     pub(super) fn left(&self) -> impl Iterator<Item = (PodUid, FullName)> {
         let left = self.left.iter();
         left.map(|(uid, name)| (uid.clone(), name.clone()))
@@ -29,8 +29,8 @@ impl Finished {
 }
 
 impl PodWorkers {
-    /// Takes over which pods have no worker. Called before workers are started: what is observed of a
-    /// pod is kept up to date again before its worker asks for it.
+    /// Updates the set of pods without a worker. Called before workers are started, so that a pod's
+    /// observed state is up to date again before its worker reads it.
     pub(super) fn set_finished(&mut self, wanted: &Wanted) {
         self.finished
             .left
@@ -60,7 +60,7 @@ impl PodWorkers {
         }
     }
 
-    /// Ends a worker that rests, if its pod is kept without one.
+    /// Ends an idle worker, if its pod is kept without one.
     pub(super) fn part_with(&mut self, uid: &PodUid) {
         let Some(uid) = self.finished.pods.uid(uid) else {
             return;

@@ -1,4 +1,4 @@
-//! Plans that failed, and for how long the same is not tried again.
+//! Failed plans, and how long they are not retried.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ pub(super) struct Held {
     pub(super) plan: Plan,
     /// Until when the same is not tried again.
     pub(super) until: Instant,
-    /// From when on it is tried again once images have come, if it failed for want of one.
+    /// When it is retried after images were added, if a missing image was the cause.
     pub(super) images_from: Option<Instant>,
-    /// When it failed, if only for want of the runtime: its return ends the hold.
+    /// When it failed, if the only cause was an unavailable runtime, whose return ends the hold.
     pub(super) away_since: Option<Instant>,
 }
 
 impl Worker {
-    /// How long that plan, having failed, is not tried again.
+    /// How long that plan is not retried after a failure.
     pub(super) fn held_for(&self, plan: &Plan) -> Option<Duration> {
         let held = self
             .held
@@ -38,21 +38,22 @@ impl Worker {
         (!back && !left.is_zero()).then_some(left)
     }
 
-    /// Whether nothing is held that the pod needs: removing what is over doesn't concern what runs.
+    /// Whether nothing is held that the pod needs: removing ended containers doesn't affect running
+    /// ones.
     pub(super) fn lacks_nothing(&self) -> bool {
         let is_removal = |step: &Step| matches!(step, Step::RemoveContainer { .. });
         let held = self.held.as_ref();
         held.is_none_or(|held| held.plan.steps.iter().all(is_removal))
     }
 
-    /// Whether a plan is held for want of an image.
+    /// Whether a plan is held because of a missing image.
     pub(super) fn lacks_image(&self) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|held| held.images_from.is_some())
     }
 
-    /// Shortens the hold of a plan for want of an image: it may be there by now. Others come and go,
-    /// so the usual pause stays.
+    /// Shortens the hold of a plan because of a missing image, which may be available by now. Other
+    /// images come and go, so the usual pause stays.
     pub(super) fn try_images_soon(&mut self) {
         if let Some(held) = &mut self.held
             && let Some(from) = held.images_from.take()
@@ -62,8 +63,8 @@ impl Worker {
     }
 }
 
-/// Whether two plans do the same but for the sandbox's number: one that can't be started must
-/// not be tried at once under the next number, for ever.
+/// Whether two plans are equal except for the sandbox's number: one that can't be started must not be
+/// retried immediately under the next number, endlessly.
 fn same_work(a: &Plan, b: &Plan) -> bool {
     let same = |a: &Step, b: &Step| {
         if let (Step::CreateSandbox { reason: a, .. }, Step::CreateSandbox { reason: b, .. }) =
@@ -77,8 +78,8 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
     a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
 }
 
-/// When to try again after a round: never by itself after one that did all it was to do, or while
-/// the runtime is away, whose return wakes everybody.
+/// When to retry after a round: never by itself after a complete one, or while the runtime is away,
+/// whose return wakes all workers.
 pub(super) fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Duration> {
     let mut advised: Option<Duration> = None;
     let mut failed = false;
@@ -102,7 +103,7 @@ fn usual_pause(uid: &PodUid) -> Duration {
     RETRY + jitter(uid, RETRY / 2)
 }
 
-/// From when on a round that failed for want of an image is tried again once images have come.
+/// When a round that failed because of a missing image is retried after images were added.
 pub(super) fn images_from(result: &PodSyncResult, uid: &PodUid) -> Option<Instant> {
     let mut errors = result.errors();
     let lacks_image = errors.any(|error| is_of_image(error.reason));

@@ -1,4 +1,4 @@
-//! The state of pods, for the collection of their remains.
+//! The states of pods, for garbage collection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_core::gc::PodLife;
 use mirrorlet_runtime::gc::PodStateProvider;
 
-/// The pods that have a worker. A pod is known from before its worker starts until it has ended.
+/// The pods with a worker. A pod is known from before its worker starts until it has ended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lives(Arc<Mutex<BTreeMap<PodUid, PodLife>>>);
 
@@ -31,8 +31,8 @@ impl Lives {
     }
 }
 
-/// The workers' answers about pods. A pod that is wanted is known before it has a worker, and one that
-/// is over after that.
+/// The workers' answers about pods. A wanted pod is known before it has a worker, and an ended one
+/// after that.
 pub(super) struct PodStates {
     pub(super) lives: Lives,
     pub(super) wanted: watch::Receiver<Arc<Wanted>>,

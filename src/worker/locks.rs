@@ -1,9 +1,9 @@
-//! PURE: at most one pod of a full name at a time.
+//! PURE: at most one pod with the same full name at a time.
 //!
-//! A static pod may start only while no other pod of its full name is started, and in the order
-//! in which they came; versions that are superseded while they wait never touch the runtime.
-//! The lock is given back when its holder has *finished*, not merely stopped its containers; where
-//! they can't be removed, once none of them runs and its volumes are released.
+//! A static pod may start only while no other pod with its full name is started, and in order of
+//! arrival; versions that are superseded while they wait never reach the runtime. The lock is released
+//! when its holder has *finished*, not merely stopped its containers; if they can't be removed, once
+//! none of them runs and its volumes are released.
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go` (`allowStaticPodStart`).
 
@@ -27,7 +27,7 @@ pub(super) struct NameLocks {
 }
 
 impl NameLocks {
-    /// Puts `uid` at the end of the queue for `name`, unless it is there or holds it already.
+    /// Appends `uid` to the queue for `name`, unless it is in it or holds the name already.
     pub(super) fn join(&mut self, name: &FullName, uid: &PodUid) {
         if self.holds(name, uid) {
             return;
@@ -51,16 +51,15 @@ impl NameLocks {
         starts
     }
 
-    /// Starts `uid` beside whoever holds `name`; it keeps nobody waiting until
-    /// [`settle`](Self::settle).
+    /// Starts `uid` beside the holder of `name`; it blocks no other pod until [`settle`](Self::settle).
     pub(super) fn start_beside(&mut self, name: &FullName, uid: &PodUid) {
         if !self.holds(name, uid) {
             self.hold(name, uid, true);
         }
     }
 
-    /// `uid`, if it was started beside another, holds `name` as others do: it has taken the other's
-    /// place, or is being stopped.
+    /// Makes `uid`, if it was started beside another, an ordinary holder of `name`: it has replaced the
+    /// other, or is being stopped.
     pub(super) fn settle(&mut self, name: &FullName, uid: &PodUid) {
         let mut holders = self.started.get_mut(name).into_iter().flatten();
         if let Some(holder) = holders.find(|holder| holder.uid == *uid) {
@@ -88,15 +87,15 @@ impl NameLocks {
         self.started.entry(name.clone()).or_default().push(holder);
     }
 
-    /// Gives `name` to a pod that runs already, ahead of everybody who waits, whoever else holds it:
-    /// an agent that was killed may have left two versions running.
+    /// Gives `name` to a running pod, ahead of all waiting ones and despite other holders: a killed
+    /// agent may have left two versions running.
     pub(super) fn adopt(&mut self, name: &FullName, uid: &PodUid) {
         if !self.holds(name, uid) {
             self.hold(name, uid, false);
         }
     }
 
-    /// Takes `uid` out of the queue for `name` and gives `name` back if it holds it.
+    /// Removes `uid` from the queue for `name` and releases `name` if it holds it.
     pub(super) fn leave(&mut self, name: &FullName, uid: &PodUid) {
         self.drop_waiter(name, uid);
         if let Some(holders) = self.started.get_mut(name) {

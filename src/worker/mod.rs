@@ -1,10 +1,9 @@
-//! One worker task per pod UID: converges its pod, and in the end stops and removes it.
+//! One worker task per pod UID: converges its pod, and finally stops and removes it.
 //!
-//! [`PodWorkers`] turns the desired set into workers: one appears with its pod, is asked to stop
-//! when the pod goes, and is reaped when it has finished. Pods that the runtime holds and nobody
-//! wants get a worker too, whose only job is to stop them, but never before every source has
-//! delivered once. The worker of a pod that is over, and only stays for its logs, has no task until
-//! its next order.
+//! [`PodWorkers`] converts the desired set to workers: one is created with its pod, is asked to stop
+//! when the pod is removed, and is reaped when it has finished. Unwanted pods in the runtime get a
+//! worker too, which only stops them, but never before every source has delivered once. The worker of
+//! an ended pod that only stays for its logs has no task until its next order.
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
 
@@ -81,7 +80,7 @@ pub struct Context {
     pub runtime: Arc<dyn Runtime>,
     /// Their observed state.
     pub cache: CacheReader,
-    /// Asks for a look at one of them.
+    /// Requests a read of one of them.
     pub looks: LookRequests,
     /// Results of their probes.
     pub probes: ProbeReader,
@@ -97,15 +96,15 @@ pub struct Context {
     pub gc: ContainerGcPolicy,
     /// The clock.
     pub clock: Clock,
-    /// Graces that pods of manifests were given with their deletion.
+    /// Grace periods that were set in deletions of static pods.
     pub graces: Graces,
-    /// Where pods of the API server are told of which nothing is left here.
+    /// Receives the API pods of which nothing is left here.
     pub settled: SettledPods,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,
-    /// The fields of a pod of the API server that this node can't honour.
+    /// Returns the unsupported fields of an API pod.
     pub unsupported: fn(&Pod) -> Vec<String>,
-    /// The versions of static pods, those that an agent before this one ran included.
+    /// The versions of static pods, including those that an earlier agent ran.
     pub versions: KnownVersions,
 }
 
@@ -114,10 +113,10 @@ pub struct Context {
 enum Command {
     /// Converge to this.
     Run(Arc<Pod>),
-    /// End this as failed: the node refuses it, it has to make room for another, or is evicted.
+    /// End this as failed: the node refuses it, it is preempted, or it is evicted.
     Fail(Arc<Pod>, Failure),
-    /// Stop the pod. With `restart` the same UID is wanted again: what is left of it stays, so
-    /// that its restart count goes on.
+    /// Stop the pod. With `restart` the same UID is wanted again: its remains stay, so that its restart
+    /// count continues.
     Stop { restart: bool },
 }
 
@@ -159,7 +158,7 @@ pub struct PodWorkers {
     /// Pods that run unwanted and hold their full names without a worker, until every source
     /// has delivered.
     adopted: BTreeMap<PodUid, FullName>,
-    /// Pods that were seen to be gone since the newest list, which still has them.
+    /// Pods that were found to be gone since the newest list, which still has them.
     gone: HashSet<PodUid>,
     /// The remains of unknown pods on disk.
     tidy: Tidy,
@@ -182,8 +181,8 @@ struct Handle {
     commands: watch::Sender<Command>,
     /// The task that it runs in.
     task: TaskId,
-    /// The worker itself while nothing is to be done before its next order: pods that are over are
-    /// many, and a task takes more than all else of their workers.
+    /// The worker itself while it has nothing to do before its next order: there are many ended pods,
+    /// and a task takes more memory than everything else of their workers.
     rests: Option<Box<Worker>>,
     full_name: FullName,
     /// Whether anything of the pod may run.
@@ -191,7 +190,7 @@ struct Handle {
 }
 
 impl PodWorkers {
-    /// Workers for the pods of `wanted`; `listed` says what runs already.
+    /// Returns the workers for the pods of `wanted`; `listed` are the running pods.
     pub fn new(
         context: Arc<Context>,
         wanted: watch::Receiver<Arc<Wanted>>,
@@ -223,7 +222,7 @@ impl PodWorkers {
         self
     }
 
-    /// Returns the workers' states of pods, for those who collect their remains.
+    /// Returns the workers' states of pods, for garbage collection.
     pub fn pod_states(&self) -> Arc<dyn PodStateProvider> {
         Arc::new(PodStates {
             lives: self.locks.lives.clone(),
@@ -374,7 +373,7 @@ impl PodWorkers {
         }
     }
 
-    /// Pods that the runtime holds something of: by the newest list, and by what was seen since.
+    /// Pods in the runtime, from the newest list and later reads.
     fn held(&mut self) -> BTreeMap<PodUid, FullName> {
         let mut held: BTreeMap<PodUid, FullName> = BTreeMap::new();
         if self.listed.has_changed().unwrap_or_default() {

@@ -1,5 +1,5 @@
-//! Keeping the files of a running pod's volumes up to date: when what they are made from changes,
-//! when a token is to be renewed, and when the agent has just started.
+//! Updates the files of a running pod's volumes: when their sources change, when a token must be
+//! renewed, and when the agent has just started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct Refresh {
 }
 
 impl Refresh {
-    /// Of a pod that begins to be looked after: the first attempt is due.
+    /// Returns the state of a newly adopted pod: the first attempt is due.
     pub(super) fn new() -> Self {
         Self {
             news: None,
@@ -42,7 +42,7 @@ impl Refresh {
         }
     }
 
-    /// Listens to news from before anything is asked for, so that none is missed.
+    /// Subscribes before the first request, so that no change is missed.
     pub(super) fn listen(&mut self, context: &Context, pod: &Pod) {
         let is_deaf = match &self.news {
             Some(news) => news.has_changed().is_err(),
@@ -53,7 +53,7 @@ impl Refresh {
         }
     }
 
-    /// Waits for news, for ever where there can't be any. Cancel safe.
+    /// Waits for a change; forever if there can't be any. Cancel safe.
     pub(super) async fn changed(&mut self) {
         if let Some(news) = &mut self.news
             && news.changed().await.is_ok()
@@ -64,7 +64,7 @@ impl Refresh {
         std::future::pending::<()>().await;
     }
 
-    /// Brings volumes up to date if that is due, and says when it will be again.
+    /// Updates volumes if that is due, and returns when it will be due again.
     pub(super) async fn run(
         &mut self,
         context: &Context,

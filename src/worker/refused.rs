@@ -1,4 +1,4 @@
-//! Pods of manifests that were refused, or are, and that somebody edits.
+//! Refused pods of manifests, and edits of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
-    /// The pods of manifests that ended as failed and are wanted in another version.
+    /// The pods of manifests that ended as failed and have a new version.
     pub(super) fn edited_failed(&self, wanted: &Wanted) -> BTreeSet<PodUid> {
         let edited = self.workers.iter().filter(|(uid, handle)| {
             let command = handle.commands.borrow();
@@ -25,8 +25,8 @@ impl PodWorkers {
         edited.map(|(uid, _)| uid.clone()).collect_set()
     }
 
-    /// A pod that was refused is refused again. Reports it if the reason is another one, or if the pod
-    /// was edited: otherwise each end of another pod would change the figures of the message.
+    /// Handles a refused pod that is refused again. Reports it if the reason differs, or if the pod was
+    /// edited: otherwise each end of another pod would change the figures in the message.
     pub(super) fn refuse_again(&self, uid: &PodUid, failure: &Failure, is_edited: bool) {
         let Some(handle) = self.workers.get(uid) else {
             return;
@@ -49,7 +49,7 @@ impl PodWorkers {
         }
     }
 
-    /// Refuses a pod that was admitted, and edited while it waited for preempted pods to stop.
+    /// Refuses an admitted pod that was edited while it waited for preempted pods to stop.
     pub(super) fn refuse_waiting(&self, pod: &Arc<Pod>, failure: Failure) {
         let uid = PodUid::of(pod);
         self.locks.await_room(&uid, Vec::new());

@@ -1,4 +1,4 @@
-//! Giving back what a pod that has ended holds on disk, before it is deleted.
+//! Releases the disk resources of an ended pod, before it is deleted.
 //!
 //! Upstream: `SyncTerminatedPod` of `pkg/kubelet/kubelet.go` (`WaitForUnmount`).
 
@@ -16,8 +16,8 @@ use mirrorlet_host::telemetry::occurrences;
 pub(super) const RELEASE_RETRY: Duration = Duration::from_secs(30);
 
 impl Worker {
-    /// Releases the volumes of a pod of which nothing runs and nothing will, once, and says
-    /// whether that is done. Its containers stay, and their logs with them.
+    /// Releases the volumes of an ended pod, once, and returns whether that is complete. Its containers
+    /// stay, and their logs with them.
     pub(super) async fn release_volumes(&mut self) -> bool {
         if self.volumes == Volumes::Released {
             return true;
@@ -35,9 +35,8 @@ impl Worker {
         self.volumes == Volumes::Released
     }
 
-    /// Releases the volumes of a manifest's pod that is done; one that runs again has them made
-    /// anew. That nothing of it runs is published before: volumes may take as long as a disk that hangs.
-    /// Returns when to try again.
+    /// Releases the volumes of a completed static pod; if it runs again, they are created again. Its
+    /// end is published before: volumes may take as long as a hanging disk. Returns when to retry.
     pub(super) async fn release_if_done(
         &mut self,
         status: &Arc<PodStatus>,

@@ -39,7 +39,7 @@ impl State {
         }
     }
 
-    /// When the pod began to be stopped, if it did.
+    /// When stopping the pod began, if it did.
     pub(super) fn stopping_since(self) -> Option<Instant> {
         match self {
             Self::WaitingToStart | Self::Syncing | Self::Over => None,
@@ -64,6 +64,6 @@ pub(super) enum Volumes {
     Held,
     /// They could not be released, for that reason.
     Stuck(Arc<str>),
-    /// They were released since something of the pod ran last.
+    /// They were released since something of the pod last ran.
     Released,
 }

@@ -1,7 +1,8 @@
-//! Pods that are being stopped and that others wait for: those with host ports, and those that were preempted.
+//! Pods that are being stopped and that others wait for: those with host ports, and preempted ones.
 //!
-//! Admission no longer counts a pod that is being stopped. Only pods that want one of its host ports, and
-//! critical pods that it makes room for, wait for it: a critical pod not longer than [`room_wait`].
+//! Admission no longer counts a pod that is being stopped. Only pods that need one of its host ports,
+//! and critical pods for which it was preempted, wait for it: a critical pod not longer than
+//! [`room_wait`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +23,11 @@ const FAILED_PREEMPTION: &str = "FailedPreemption";
 /// The shortest time that a critical pod waits for a pod that it preempts to stop.
 const ROOM_WAIT_MIN: Duration = Duration::from_secs(10);
 
-/// The longest time. A tenant may ask for a grace of years, and keeps it; static pods don't wait for that.
+/// The maximum wait. A tenant may set a grace period of years, which is honoured; static pods don't
+/// wait for that.
 const ROOM_WAIT_MAX: Duration = Duration::from_mins(5);
 
-/// How long critical pods wait at most for a pod that they preempt to stop.
+/// How long critical pods wait at most for a preempted pod to stop.
 ///
 /// Upstream: `killPodNow` of `pkg/kubelet/pod_workers.go`, whose wait has no upper limit.
 pub(super) fn room_wait(pod: &Pod) -> Duration {
@@ -34,7 +36,7 @@ pub(super) fn room_wait(pod: &Pod) -> Duration {
     wait.clamp(ROOM_WAIT_MIN, ROOM_WAIT_MAX)
 }
 
-/// The pods that others may wait for: they are being stopped, and something of them may run.
+/// The pods that others may wait for: they are being stopped, and some of their containers may run.
 #[derive(Debug, Default)]
 pub(super) struct StoppingPods {
     pods: BTreeMap<PodUid, Stopping>,
@@ -47,15 +49,16 @@ struct Stopping {
     pod: Arc<Pod>,
     /// The time until which critical pods wait for its room; none if it was not preempted, or that is over.
     room_until: Option<Instant>,
-    /// Why the last attempt to stop it, or to see what runs of it, failed; empty if none has.
+    /// Why the last attempt to stop it, or to read what runs of it, failed; empty if none has.
     error: Arc<str>,
 }
 
-/// The reason why a pod has to wait before it starts: a host port, or room, that another pod still has.
+/// The reason why a pod has to wait before it starts: another pod still has its host port, or
+/// resources.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartWait {
     pub(super) message: Arc<str>,
-    /// The reason of the event, if it is not known when the other pod will have stopped.
+    /// The reason of the event, if it is unknown when the other pod will have stopped.
     pub(super) stuck: Option<&'static str>,
     /// The preempted pods that it waits for.
     pub(super) awaits: Arc<[PodUid]>,
@@ -204,12 +207,12 @@ impl SharedLocks {
         f(&mut self.stopping.lock())
     }
 
-    /// A pod is about to be told to stop. `active` says whether anything of it may run.
+    /// Handles a pod that is about to be stopped. `active` says whether any of its containers may run.
     pub(super) fn pod_stops(&self, pod: &Arc<Pod>, active: &AtomicBool) {
         self.stops(pod, active, None);
     }
 
-    /// The same of a pod that makes room for a critical one.
+    /// The same for a preempted pod.
     pub(super) fn pod_preempted(&self, pod: &Arc<Pod>, active: &AtomicBool) {
         self.stops(pod, active, Some(Instant::now() + room_wait(pod)));
     }
@@ -222,21 +225,21 @@ impl SharedLocks {
         });
     }
 
-    /// An attempt to stop a pod failed, or, without an error, what failed may succeed now.
+    /// Records that an attempt to stop a pod failed, or, without an error, that it may succeed now.
     pub(super) fn stop_failed(&self, uid: &PodUid, error: &Arc<str>) {
         if self.with_stopping(|stopping| stopping.fail(uid, error)) {
             self.changed.send_replace(());
         }
     }
 
-    /// Nothing of a pod runs: its host ports and its room are free.
+    /// Handles a stopped pod: its host ports and its resources are free.
     pub(super) fn pod_stopped(&self, uid: &PodUid) {
         if self.with_stopping(|stopping| stopping.free(uid)) {
             self.changed.send_replace(());
         }
     }
 
-    /// Nothing of a pod runs any more, and nothing will.
+    /// Handles an ended pod: nothing of it runs, and nothing will.
     pub(super) fn ended(&self, uid: &PodUid, active: &AtomicBool) {
         // Within the lock: the pod may be told to stop at this moment.
         let was_active = self.with_stopping(|_| active.swap(false, Ordering::Relaxed));
@@ -260,7 +263,7 @@ impl SharedLocks {
         self.stopping.lock().preempted()
     }
 
-    /// Has a critical pod wait for these preempted pods, and no others any more.
+    /// Makes a critical pod wait for exactly these preempted pods.
     pub(super) fn await_room(&self, uid: &PodUid, awaited: Vec<PodUid>) {
         if self.with_stopping(|stopping| stopping.await_room(uid, awaited)) {
             self.changed.send_replace(());
@@ -272,8 +275,8 @@ impl SharedLocks {
         self.stopping.lock().room_waits()
     }
 
-    /// The reason why a pod has to wait before it starts, if there is one: for its host ports only if it
-    /// `binds` them.
+    /// The reason why a pod has to wait before it starts, if there is one: for its host ports only if
+    /// it `binds` them.
     pub(super) fn start_wait(&self, pod: &Pod, binds: bool) -> Option<StartWait> {
         self.with_stopping(|stopping| {
             let port = || stopping.port_wait_of(pod).filter(|_| binds);

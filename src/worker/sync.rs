@@ -27,12 +27,12 @@ use mirrorlet_runtime::{PodSyncResult, RuntimeError, SyncAction, SyncErrorReason
 enum Round {
     /// Every container has done its work, or one has failed for good.
     Over,
-    /// The next one is due then, though nothing happens.
+    /// The next round is due after that time, though nothing happens.
     LookAgain(Option<Duration>),
 }
 
 impl Worker {
-    /// Converges the pod, round after round, until it comes to its end.
+    /// Converges the pod, round after round, until it ends.
     pub(super) async fn sync_until_stopped(
         &mut self,
         cancel: &CancellationToken,
@@ -173,8 +173,7 @@ impl Worker {
         Round::LookAgain(sooner(retry, plan.look_again))
     }
 
-    /// The newest version of the pod, with the resources that its containers hold, unless it has come to its
-    /// end.
+    /// The newest version of the pod, with the resources that its containers hold, unless it is ending.
     fn pod_to_run(&mut self) -> Option<Arc<Pod>> {
         self.take_newest();
         if self.must_end() {
@@ -186,8 +185,7 @@ impl Worker {
         }
     }
 
-    /// The unsupported fields of the pod; none for a manifest's, whose source has
-    /// refused it then.
+    /// The unsupported fields of the pod; none for a manifest's, which its source would have refused.
     fn unsupported(&self, pod: &Pod) -> Option<Arc<str>> {
         if !self.is_api {
             return None;
@@ -199,7 +197,7 @@ impl Worker {
         })
     }
 
-    /// Starts nothing of a pod that asks for what this node can't give, and says so.
+    /// Starts nothing of a pod with unsupported fields, and reports that.
     fn hold_unsupported(&mut self, pod: &Pod, status: &Arc<PodStatus>, why: &Arc<str>) {
         for (_, container) in spec::containers(pod) {
             let waiting = Waiting {
@@ -216,9 +214,9 @@ impl Worker {
         self.publish(status);
     }
 
-    /// The pod with what the planner needs to know of its status: of one that was over, the phase,
-    /// so that it stays over when its containers are removed; else its start, which only a deadline
-    /// asks for, and most pods have none.
+    /// The pod with the part of its status that the planner needs: for an ended pod the phase, so that
+    /// it doesn't restart when its containers are removed; otherwise its start, which only a deadline
+    /// needs, and most pods have none.
     ///
     /// Upstream: `pkg/kubelet/pod_workers.go` (`SyncPod` says that a pod is terminal, and its worker
     /// starts nothing of that UID again).
@@ -237,8 +235,8 @@ impl Worker {
         }
     }
 
-    /// The pod with the start time that its status has: its deadline counts from it, and its
-    /// sandboxes keep it. The oldest sandbox that is left may be younger.
+    /// The pod with the start time in its status, from which its deadline counts and which its
+    /// sandboxes store. The oldest remaining sandbox may be younger.
     fn with_start_time(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let of = |status: &core::PodStatus| status.start_time.clone();
         let start_time = self.status.as_deref().and_then(of);
@@ -343,8 +341,8 @@ impl Worker {
         }
     }
 
-    /// Keeps what the planner and the status need to know of a round: back-off steps of the
-    /// containers restarted, and the reasons of those that could not be started.
+    /// Stores the data of a round that the planner and the status need: back-off steps of the restarted
+    /// containers, and the reasons of those that could not be started.
     fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
         let mut tried = plan.clone();
         tried.steps.retain(|step| was_tried(step, result));
@@ -378,11 +376,11 @@ impl Worker {
     }
 }
 
-/// Whether a step was tried, so that it counts for the back-off: not a start that a failure before it
-/// kept from being tried (of a volume, a stop, the runtime), nor one whose container was not even
-/// created for want of something it refers to, or for want of the runtime. That is no crash, and must
-/// not hold a container back once what it needs is there. Nor a sandbox that could not be made or has no network: it is tried
-/// again after a pause anyway.
+/// Whether a step was tried, so that it counts for the back-off: not a start that an earlier failure
+/// prevented (of a volume, a stop, the runtime), nor one whose container was not even created because a
+/// referenced object is missing, or the runtime is away. That is not a crash, and must not delay a
+/// container once its requirements are met. Nor a sandbox that could not be created or has no network:
+/// it is retried after a pause anyway.
 ///
 /// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` mounts volumes, and `SyncPod` of
 /// `kuberuntime_manager.go` stops containers, before either comes to `doBackOff`.

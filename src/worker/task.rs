@@ -1,4 +1,4 @@
-//! One worker: the life of one pod from its first start to its last trace.
+//! One worker: the life of one pod from its first start to the removal of its remains.
 //!
 //! ```text
 //!  name, ports, room free            comes to its end          nothing runs
@@ -10,13 +10,13 @@
 //!                                        waits for the API server's object to go
 //! ```
 //!
-//! A pod of the API server that is being deleted is `Terminating` until its object shows how it ended
-//! (ten seconds at most): its containers are removed next, and only they tell it.
+//! An API pod that is being deleted is `Terminating` until its object shows how it ended (ten seconds
+//! at most): its containers are removed next, and only they record it.
 //!
-//! Every round reads the pod's status anew, newer than the round before ended, asks the pure
-//! planner, and has the runtime walk the plan ([`super::sync`]). Nothing is remembered that a
-//! restart of the agent would lose, but for crash counters, the reasons of the last failures, and
-//! that a manifest's pod was over.
+//! Every round reads the pod's status again, newer than the end of the previous round, calls the pure
+//! planner, and has the runtime execute the plan ([`super::sync`]). No state is kept that a restart of
+//! the agent would lose, except for crash counters, the reasons of the last failures, and that a
+//! manifest's pod had ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) struct Shutdown;
 enum Life {
     /// Nothing is left of the pod, or a new worker starts it.
     Over,
-    /// The pod is over, and its containers stay for their logs until the next order.
+    /// The pod has ended, and its containers stay for their logs until the next order.
     Resting,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct Worker {
     pub(super) uid: PodUid,
     pub(super) full_name: FullName,
     pub(super) pod: Option<Arc<Pod>>,
-    /// Whether it comes from the API server: then its name is nobody's business here, and it has
-    /// more ways to end.
+    /// Whether it comes from the API server: then its name is independent of others, and it has more
+    /// ways to end.
     pub(super) is_api: bool,
     pub(super) context: Arc<Context>,
     pub(super) locks: Arc<SharedLocks>,
@@ -85,14 +85,14 @@ pub(super) struct Worker {
     /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
     pub(super) error: Arc<str>,
-    /// Why a container was last ended for its liveness or startup probe, if one was.
+    /// Why its liveness or startup probe last stopped a container, if it did.
     pub(super) failed_probe: Option<Arc<str>>,
     /// The preempted pods that it waits for before it starts.
     awaits: Arc<[PodUid]>,
     pub(super) state: State,
     /// Observations must be newer than this to be acted on.
     pub(super) newer_than: Instant,
-    /// Pause after the next failure to remove what is left.
+    /// Pause after the next failure to remove remains.
     pub(super) remove_backoff: ExponentialBackoff,
     pub(super) volumes: Volumes,
 }
@@ -144,8 +144,8 @@ impl Worker {
         }
     }
 
-    /// Lives until the pod is gone, the agent shuts down, or nothing is to be done before the next
-    /// order: then it is returned, and is to be run again once there is one.
+    /// Runs until the pod is gone, the agent shuts down, or there is nothing to do before the next
+    /// order: then it is returned, and must be run again once there is one.
     pub(super) async fn run(mut self: Box<Self>, cancel: &CancellationToken) -> Option<Box<Self>> {
         match self.live(cancel).await {
             Ok(Life::Over) => self.finish(),
@@ -155,7 +155,7 @@ impl Worker {
         None
     }
 
-    /// Whether an order has come that it has not seen.
+    /// Whether there is an order that it has not seen.
     pub(super) fn has_order(&self) -> bool {
         // An error is the end of the agent.
         self.commands.has_changed().unwrap_or_default()
@@ -216,7 +216,7 @@ impl Worker {
         matches!(*self.commands.borrow(), Command::Stop { .. })
     }
 
-    /// Whether the pod has come to its end: it isn't wanted any more, has to go, or is over.
+    /// Whether the pod must end: it is no longer wanted, has to be removed, or has ended.
     pub(super) fn must_end(&self) -> bool {
         match &*self.commands.borrow() {
             Command::Stop { .. } | Command::Fail(..) => true,
@@ -224,8 +224,8 @@ impl Worker {
         }
     }
 
-    /// Whether what is left of the pod stays once nothing of it runs: for its logs, and because
-    /// its object still shows it.
+    /// Whether the pod's remains stay once nothing of it runs: for its logs, and because its object
+    /// still exists.
     fn stays(&self) -> bool {
         match &*self.commands.borrow() {
             Command::Stop { .. } => false,
@@ -341,8 +341,8 @@ impl Worker {
         self.locks.with(|locks| locks.try_start(name, uid))
     }
 
-    /// The reason why the pod has to wait. One that starts nothing doesn't; nor does one that runs already wait
-    /// for its host ports.
+    /// The reason why the pod has to wait. One that starts nothing doesn't wait; nor does a running one
+    /// wait for its host ports.
     fn start_wait(&self) -> Option<StartWait> {
         let (name, uid) = (&self.full_name, &self.uid);
         let binds = !self.is_api && !self.locks.with(|locks| locks.holds(name, uid));
@@ -352,7 +352,7 @@ impl Worker {
         }
     }
 
-    /// Tells the board where the pod is, and what comes of what was seen of it.
+    /// Publishes the pod's state, and the status computed from the observed one, on the board.
     pub(super) fn publish(&mut self, observed: &Arc<PodStatus>) {
         let hides = self.report_refusal() || self.was_gone(observed);
         if let Some(pod) = self.pod.as_ref().filter(|_| !hides) {
@@ -378,7 +378,7 @@ impl Worker {
         self.tell();
     }
 
-    /// Has the status of a refused pod give the reason. The pod never ran here: there is nothing else to
+    /// Sets the reason in the status of a refused pod. The pod never ran here: there is nothing else to
     /// report. Returns whether the pod is refused.
     pub(super) fn report_refusal(&mut self) -> bool {
         let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed) else {
@@ -396,8 +396,8 @@ impl Worker {
         true
     }
 
-    /// As [`publish`](Self::publish), of what the cache has. Where no look has succeeded, nothing is
-    /// known of the pod, and its last report stays.
+    /// As [`publish`](Self::publish), from the cache's entry. If no read has succeeded, nothing is
+    /// known about the pod, and its last report stays.
     pub(super) fn publish_entry(&mut self, entry: &Entry) {
         if entry.error.is_some() && entry.status.is_empty() {
             self.tell();
@@ -414,13 +414,13 @@ impl Worker {
         )
     }
 
-    /// Whether a static pod that is to be stopped was gone before this agent saw anything of it: a
-    /// previous agent stopped it. The report of that agent stays.
+    /// Whether a static pod that must be stopped was gone before this agent saw anything of it: an
+    /// earlier agent stopped it. The report of that agent stays.
     fn was_gone(&self, observed: &PodStatus) -> bool {
         !self.is_api && self.status.is_none() && observed.is_empty() && self.is_ending()
     }
 
-    /// Tells the board where the pod is, by what is known already.
+    /// Publishes the pod's state on the board, from known data.
     pub(super) fn tell(&self) {
         self.context.board.publish(PodView {
             uid: self.uid.clone(),

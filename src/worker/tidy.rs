@@ -1,5 +1,5 @@
-//! Removing what is left on disk of pods that nobody has: an agent before this one was killed
-//! between a pod's containers and its directory, or something was still mounted there.
+//! Removes the remains on disk of unknown pods: an earlier agent was killed between removing a pod's
+//! containers and its directory, or something was still mounted there.
 //!
 //! Upstream: `HandlePodCleanups` of `pkg/kubelet/kubelet_pods.go`, `cleanupOrphanedPodDirs` of
 //! `pkg/kubelet/kubelet_volumes.go`.
@@ -26,13 +26,13 @@ const PERIOD: Duration = Duration::from_mins(1);
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_hours(1));
 
-/// The next look, the work under way, and the reported problems.
+/// The next look, the work in progress, and the reported problems.
 #[derive(Debug)]
 pub(super) struct Tidy {
     /// None before the first look, and while one is under way.
     next: Option<Instant>,
-    /// The look or the removal under way, one at a time. A disk may take minutes, or never answer:
-    /// no worker waits for that.
+    /// The look or the removal in progress, one at a time. A disk may take minutes, or never answer: no
+    /// worker waits for that.
     work: JoinSet<Step>,
     /// The pods whose remains are being removed. No worker starts for one of them.
     removing: BTreeSet<PodUid>,
@@ -45,9 +45,9 @@ pub(super) struct Tidy {
 pub(super) enum Step {
     /// It is time to look.
     Due,
-    /// The pods that something is left of and that had no worker.
+    /// The pods with remains and without a worker.
     Found(Vec<PodUid>),
-    /// The removal has ended; the remains that are left, and why.
+    /// The removal has ended; the remaining ones, with the reasons.
     Removed(BTreeMap<PodUid, String>),
 }
 
@@ -64,8 +64,8 @@ impl Default for Tidy {
 }
 
 impl Tidy {
-    /// Ends with the next step, for ever before the first look. Cancel safety: a step that is not taken
-    /// stays.
+    /// Waits for the next step; forever before the first look. Cancel safety: a step that was not
+    /// returned stays.
     pub(super) async fn step(&mut self) -> Step {
         let next = self.next;
         tokio::select! {
@@ -85,7 +85,7 @@ impl Tidy {
         self.removing.contains(uid)
     }
 
-    /// Gives up what is under way. What is left then is found by the next agent.
+    /// Abandons the work in progress. The next agent finds the remains.
     pub(super) async fn end(&mut self) {
         self.work.shutdown().await;
     }
@@ -116,8 +116,9 @@ impl PodWorkers {
         }
     }
 
-    /// Goes on with the removal of the directories of unknown pods. No worker starts for one of them
-    /// during that, so nothing is removed that comes back; a pod of that UID would find old volumes.
+    /// Continues with the removal of the directories of unknown pods. No worker starts for one of them
+    /// meanwhile, so nothing is removed that is wanted again; a pod with that UID would find old
+    /// volumes.
     pub(super) fn tidy(&mut self, step: Step, cancel: &CancellationToken) {
         match step {
             Step::Due => self.look_for_remains(),
@@ -167,8 +168,8 @@ impl PodWorkers {
     }
 }
 
-/// Removes the remains of pods, but for those of pods that run after all: what can't be undone is not done
-/// on the strength of what was seen some time ago.
+/// Removes the remains of pods, except for those of pods that run after all: irreversible actions are
+/// not based on old observations.
 async fn remove(
     runtime: &dyn Runtime,
     running: &RuntimeCache,

@@ -1,4 +1,4 @@
-//! What the workers are told to do.
+//! The workers' input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use mirrorlet_core::finished::FinishedPods;
 pub struct Wanted {
     /// Pods that shall run.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Pods that are over, and whose containers stay without a worker.
+    /// Ended pods whose containers stay without a worker.
     pub finished: FinishedPods,
-    /// The sources that have delivered. Pods that no source wants may be stopped only then.
+    /// The sources that have delivered. Pods that are in no source may be stopped only then.
     pub delivered: Delivered,
-    /// Pods that are left as they are, though no source wants them as they were.
+    /// Pods that are left as they are, though no source has them in that form.
     pub spared: BTreeSet<PodUid>,
 }
 
@@ -37,7 +37,7 @@ impl Wanted {
         self.pods.contains_key(uid) || self.finished.contains(uid)
     }
 
-    /// Whether a pod may be stopped that is none of them.
+    /// Whether a pod that is none of them may be stopped.
     pub(super) fn may_stop(&self, uid: &PodUid) -> bool {
         self.delivered.may_stop(uid) && !self.spared.contains(uid)
     }

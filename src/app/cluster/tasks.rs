@@ -30,19 +30,19 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout;
 use mirrorlet_host::telemetry::Telemetry;
 
-/// The client, and what is known of this machine at the start.
+/// The client, and the facts about this machine at the start.
 pub struct ClusterInputs {
     /// The client that all share.
     pub client: ClusterClient,
-    /// The machine and the configuration, the Node's name among them.
+    /// The machine and the configuration, including the Node's name.
     pub facts: NodeFacts,
     /// Root directory of the agent.
     pub root: PathBuf,
-    /// Whether no Engine has answered this agent or one before it yet.
+    /// Whether no Engine has answered this agent or an earlier one yet.
     pub engine_is_new: bool,
 }
 
-/// The parts of the agent that the tasks look at.
+/// The parts of the agent that the tasks read.
 pub struct ClusterLinks {
     /// The desired pods.
     pub merged: Reader<Merged>,
@@ -60,7 +60,7 @@ pub struct ClusterTasks {
     pub client: ClusterClient,
     /// The pods of the API server, as a source.
     pub pods: SourceReader,
-    /// Where the workers tell which of them have settled.
+    /// The workers' reports about settled pods.
     pub settled: SettledPods,
     /// Our Node, as the API server has it.
     pub node: Reader<Option<Arc<Node>>>,
@@ -74,7 +74,7 @@ pub struct ClusterTasks {
     node_name: NodeName,
 }
 
-/// The ends through which the Node learns of the machine.
+/// The channels through which the Node gets data about the machine.
 pub struct Feeds {
     /// The machine and the configuration.
     pub facts: Writer<NodeFacts>,
@@ -83,8 +83,8 @@ pub struct Feeds {
 }
 
 impl ClusterTasks {
-    /// Starts what needs nothing of the other parts. The Node is registered once the first reading has
-    /// come, or after a few seconds; with an Engine that is new, once that answers.
+    /// Starts the tasks that depend on no other part. The Node is registered after the first reading,
+    /// or after a few seconds; with a new Engine, once that answers.
     pub fn start(
         inputs: ClusterInputs,
         api_pods: ApiPodsWriter,
@@ -155,7 +155,7 @@ impl ClusterTasks {
         (tasks, Feeds { facts, readings })
     }
 
-    /// Starts what needs the other parts. Returns how each static pod stands with its mirror.
+    /// Starts the tasks that depend on other parts. Returns the state of each static pod's mirror.
     pub fn link(
         self,
         links: ClusterLinks,

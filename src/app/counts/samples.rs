@@ -11,9 +11,9 @@ use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::status::{container_statuses, is_ready};
 use mirrorlet_host::telemetry::{PodSample, PodSamples, PodState};
 
-/// The values of at most `max` pods: static pods by name, then pods of the API server by name, last
-/// those that are over and have no worker. Of several pods with one name it takes the one that is
-/// wanted, and a static pod before one of the API server.
+/// The values of at most `max` pods: static pods by name, then API pods by name, last ended ones
+/// without a worker. Of several pods with one name, the wanted one is used, and a static pod before an
+/// API pod.
 pub(in crate::app) fn pod_samples(
     mut views: Vec<PodView>,
     merged: &Merged,
@@ -47,7 +47,7 @@ pub(in crate::app) fn pod_samples(
     }
 }
 
-/// Whether it is a static pod. A pod that only the runtime knows has no spec to tell by.
+/// Whether it is a static pod. Unknown for a pod that only the runtime knows, because it has no spec.
 fn is_static(view: &PodView) -> bool {
     view.pod.as_deref().is_some_and(|pod| !is_api_pod(pod))
 }

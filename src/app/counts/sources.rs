@@ -15,7 +15,7 @@ struct KindHealth {
     is_up: bool,
     /// Their successful reads.
     reads: u64,
-    /// The last success of the one whose is the oldest; none while one was never read.
+    /// The oldest of the last successes of all sources; none while one was never read.
     last_success: Option<Timestamp>,
 }
 
@@ -38,7 +38,7 @@ impl KindHealth {
     }
 }
 
-/// Sets whether all sources of each kind can be read, how often they were, and when last, until
+/// Updates whether all sources of each kind can be read, how often they were, and when last, until
 /// cancelled.
 pub(in crate::app) async fn watch_sources(sources: Vec<SourceReader>, metrics: Metrics) {
     let mut healths: Vec<_> = sources.iter().map(|source| source.health.clone()).collect();

@@ -1,7 +1,7 @@
-//! The DNS server of the pods: its pod, and the servers that it forwards to.
+//! The DNS server of the pods: its pod, and the upstream servers.
 //!
 //! The agent runs it as a static pod of its own, from a manifest that it writes itself, so that it is
-//! watched, replaced and shown as all pods are, and outlives the agent.
+//! probed, updated and shown like all pods, and outlives the agent.
 
 mod pod;
 mod used;
@@ -74,11 +74,11 @@ pub(super) struct Dns {
     is_apart: bool,
 }
 
-/// Makes what the DNS server needs, where it is wanted or was before: the task, the source of its pod
+/// Creates the parts for the DNS server if it is enabled or was before: the task, the source of its pod
 /// and its table.
 ///
 /// # Errors
-/// It can't run here.
+/// It can't run on this machine.
 pub(super) async fn start(
     config: &Config,
     (engine, owner): (&SharedEngine, &str),
@@ -134,7 +134,7 @@ pub(super) async fn start(
 }
 
 impl Dns {
-    /// Keeps the pod of the server as it has to be, until cancelled.
+    /// Maintains the server's pod until cancelled.
     pub(super) async fn run(mut self, mut reach: watch::Receiver<RuntimeReach>) {
         if self.is_apart {
             return self.rest().await;
@@ -306,7 +306,7 @@ fn set_of(manifest: &[u8], location: &str, node_name: &NodeName) -> anyhow::Resu
     })
 }
 
-/// Whether nobody listens there. Two servers may share a port, each of them with half of the queries.
+/// Whether the port is free. Two servers could share a port, and would each get half of the queries.
 fn is_free(address: Ipv4Addr) -> io::Result<()> {
     let at = SocketAddr::from((address, PORT));
     UdpSocket::bind(at)?;
@@ -323,8 +323,8 @@ fn forwarders_of(resolv_conf: &str) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Keeps the servers as the file names them, until cancelled. One that names none, as while it is
-/// written, leaves them.
+/// Updates the upstream servers from the file until cancelled. A file without any, as while it is being
+/// written, changes nothing.
 async fn keep_forwarders(path: PathBuf, mut forwarders: Writer<Vec<IpAddr>>) {
     loop {
         sleep(FORWARDERS_PERIOD).await;

@@ -41,16 +41,16 @@ pub(super) struct DnsPod {
     pub(super) program: PathBuf,
     /// Differs from that of every other build.
     pub(super) build: String,
-    /// The directory of the table, and the table's name in it.
+    /// The directory of the table, and the table's file name.
     pub(super) table: (PathBuf, &'static str),
-    /// The sandbox image; the container has it, too, and runs nothing of it.
+    /// The sandbox image; the container uses it, too, but runs none of its programs.
     pub(super) image: String,
     /// Libraries that the program needs.
     pub(super) libraries: Vec<&'static str>,
 }
 
 impl DnsPod {
-    /// The pod with the program that runs. Blocks on the disk.
+    /// The pod for the running program. Blocks on the disk.
     ///
     /// # Errors
     /// The program's file can't be found.
@@ -78,7 +78,7 @@ impl DnsPod {
     }
 
     /// Its manifest, for addresses to listen on and the subnets of clients. The next version starts
-    /// beside the one that serves; both listen then.
+    /// beside the current one; both listen then.
     pub(super) fn manifest(&self, listen: &[Ipv4Addr], subnets: &[String]) -> Value {
         let (directory, table) = &self.table;
         let mut command = vec![PROGRAM.to_owned(), "dns".to_owned()];
@@ -144,7 +144,7 @@ impl DnsPod {
     }
 }
 
-/// The pod of a manifest as the node runs it.
+/// Converts a manifest to the pod on this node.
 pub(super) fn pod_of(
     manifest: &[u8],
     location: &str,
@@ -169,7 +169,7 @@ pub(super) fn pod_of(
     pod.with_context(|| problems.join("; "))
 }
 
-/// The addresses and subnets of a pod of the server.
+/// The addresses and subnets of the server's pod.
 pub(super) fn served_by(pod: &Pod) -> (Vec<Ipv4Addr>, Vec<String>) {
     let containers = spec::containers(pod);
     let commands = containers.filter_map(|(_, container)| container.command.as_ref());

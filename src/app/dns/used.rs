@@ -13,8 +13,8 @@ use mirrorlet_host::disk;
 /// Most MiB of a `resolv.conf`.
 const MIB_MAX: u64 = 1;
 
-/// Those of these addresses that the owner's sandboxes have in their `resolv.conf`, if they haven't
-/// ended. A sandbox or a file that can't be looked at counts as one that has them all.
+/// Returns the addresses that running sandboxes of the owner have in their `resolv.conf`. A sandbox or
+/// a file that can't be read counts as having them all.
 ///
 /// # Errors
 /// The Engine doesn't list containers.

@@ -24,7 +24,7 @@ impl View {
         }
     }
 
-    /// The instance whose log is meant, by what the pod's status says.
+    /// Selects the instance of a log request, by the pod's status.
     pub(super) fn log_instance(
         &self,
         pod: &Pod,
@@ -95,7 +95,7 @@ impl Newest {
     }
 }
 
-/// The error for a log whose container the Engine doesn't have any more.
+/// The error for a log whose container no longer exists on the Engine.
 pub(super) fn removed(pod: &Pod, status: Option<&core::PodStatus>, container: &str) -> ViewError {
     let name = FullName::of(pod);
     let (namespace, name) = (&name.namespace, &name.name);
@@ -129,7 +129,7 @@ fn running(newest: Option<&Newest>, name: &str) -> Result<ContainerId, ViewError
     }
 }
 
-/// A pod as the Engine has it, with the containers of it that run; none where none does.
+/// A pod from the Engine's data, with its running containers; none if none runs.
 ///
 /// Upstream: `ToAPIPod` of `pkg/kubelet/container/runtime.go`.
 pub(super) fn running_pod(status: &PodStatus) -> Option<Pod> {

@@ -1,4 +1,4 @@
-//! Pods that run and that no source has delivered: those of the agent before, after a start.
+//! Running pods that no source has delivered: those of an earlier agent, after a start.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use mirrorlet_core::small::SmallCollect;
 
 /// Why a pod that runs is unknown.
 const UNWANTED: &str = "no source contains it";
-/// The same while it may be wanted by a source that was not read yet.
+/// The same while a source that was not read yet may want it.
 const UNREAD: &str =
     "no source contains it so far; it keeps running until all sources have been read";
 
 impl View {
-    /// Returns the reports of pods that run and that no source has delivered. They are left alone until
+    /// Returns the reports of running pods that no source has delivered. They are left alone until
     /// every source was read. `others` are the reports of all other pods.
     pub(super) fn adopted(&self, merged: &Merged, others: &[PodReport]) -> Vec<PodReport> {
         let reported = others.iter().map(|pod| &pod.uid);
@@ -38,8 +38,8 @@ impl View {
     }
 }
 
-/// Returns the report of a pod that no source has delivered. `version` is the pod as it was wanted last, if
-/// that is known; it `may_stop` once every source that it may come from was read.
+/// Returns the report of a pod that no source has delivered. `version` is its last wanted version, if
+/// known; it `may_stop` once every source that it may come from was read.
 fn adopted(
     observed: Arc<PodStatus>,
     version: Option<Arc<Pod>>,

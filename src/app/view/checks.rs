@@ -8,9 +8,9 @@ use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::node::RuntimeReach;
 
 impl View {
-    /// The checks of the Engine, and one of each source. The pods of the API server come once the Node is
-    /// registered, which waits for an Engine that never answered before: a host that has none is no
-    /// reason to hold up a rollout to the others.
+    /// The checks of the Engine, and one for each source. API pods are delivered only after the Node is
+    /// registered, which waits for an Engine that never answered before: a host without one must not
+    /// block a rollout to the other hosts.
     pub(super) fn readiness(&self) -> Vec<Check> {
         let before = self.engine_before.as_deref();
         let (reach, engine) = (self.reach.borrow(), self.engine.borrow());
@@ -44,8 +44,8 @@ fn was_reached(reach: &RuntimeReach, engine: &EngineReport) -> bool {
 }
 
 /// The checks of the Engine: whether it answers, and, if the last agent used another address, `before`,
-/// whether it has answered at this one. A wrong address is an error of the configuration, so that a
-/// rollout of it has to stop, which excludes the first check alone: an Engine that is away stops none.
+/// whether it has answered at this one. A wrong address is a configuration error that must stop a
+/// rollout, which excludes the first check alone: an unavailable Engine stops none.
 fn engine_checks(reach: &RuntimeReach, engine: &EngineReport, before: Option<&str>) -> Vec<Check> {
     let away = match reach {
         RuntimeReach::Up => None,

@@ -23,7 +23,7 @@ pub(in crate::app) struct ClusterView {
     pub(in crate::app) client: ClusterClient,
     /// Whether it answers.
     pub(in crate::app) reach: Reader<ApiReach>,
-    /// How we stand with the identity that it is called as.
+    /// The state of the client's identity.
     pub(in crate::app) identity: Reader<IdentityState>,
     /// The problem with the credentials on disk or the credential plug-in.
     pub(in crate::app) credentials: Reader<Option<CredentialsProblem>>,
@@ -42,8 +42,8 @@ pub(in crate::app) struct ClusterView {
 }
 
 impl ClusterView {
-    /// Waits until its reports have changed, but for the Lease, whose renewals are no news.
-    /// Cancel-safe. Never ends once the parts are gone.
+    /// Waits until its reports have changed, except for the Lease, whose renewals don't count.
+    /// Cancel-safe. Never returns once the parts are gone.
     pub(in crate::app) async fn changed(&mut self) {
         let changed = tokio::select! {
             changed = self.reach.changed() => changed.map(drop),

@@ -1,4 +1,4 @@
-//! The story of one pod: what the journal keeps of it, and how it is now.
+//! The history of one pod: its journal entries, and its current state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, Subject};
 
-/// The story of the pod that `text` names; also of one that is gone, or that ran before its manifest
+/// The history of the pod that `text` names; also of a removed pod, or one that ran before its manifest
 /// was rejected.
 pub(super) fn explain(
     text: &str,
@@ -165,7 +165,7 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
         .cloned()
 }
 
-/// The entries of all pods and workloads and of the node, from that number on.
+/// The entries of all pods, workloads and the node, from that number on.
 pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<EventReport> {
     let entries = journal.entries(from).into_iter();
     let event = |entry: Entry| {

@@ -1,4 +1,4 @@
-//! Pods of the API server that are over and have no worker: shown as those that have one.
+//! Ended API pods without a worker: shown like those with one.
 
 use std::sync::Arc;
 
@@ -40,13 +40,13 @@ impl View {
         merged.finished.find(name)?.pod().map(Arc::new)
     }
 
-    /// The view of a pod, from its worker or from its kept form.
+    /// The view of a pod, from its worker or from its stored form.
     pub(super) fn pod_view(&self, uid: &PodUid) -> Option<PodView> {
         let view = self.board.get(uid);
         view.or_else(|| view_of(self.merged.get().finished.get(uid)?))
     }
 
-    /// The pods that are over and have no worker, as their source had them.
+    /// The ended pods without a worker, as their source delivered them.
     pub(super) fn finished_views(&self, merged: &Merged) -> Vec<(SourcePod, PodView)> {
         let finished = merged.finished.iter();
         let without_worker = finished.filter(|(uid, _)| self.board.get(uid).is_none());

@@ -22,8 +22,7 @@ use mirrorlet_core::status::trouble::with_troubles;
 use mirrorlet_core::status::{all_container_statuses, ended_and_failing, is_ready, printed_status};
 use mirrorlet_core::workload::WorkloadKey;
 
-/// The pods that are wanted: those that are to run, those beside them, and those that wait for their
-/// turn to start.
+/// The wanted pods: those to run, those beside them, and those that wait for their turn to start.
 pub(super) fn wanted(merged: &Merged) -> impl Iterator<Item = &SourcePod> {
     let run = merged.pods.values().chain(merged.beside.values());
     let queued = merged.waits.values();
@@ -31,8 +30,8 @@ pub(super) fn wanted(merged: &Merged) -> impl Iterator<Item = &SourcePod> {
 }
 
 impl View {
-    /// Pods that are wanted, pods that are still being stopped, and pods that run though no source has
-    /// them. A version that runs beside another until it is judged is a part of that one's rollout.
+    /// Wanted pods, pods that are being stopped, and running pods that no source has. A version that
+    /// runs beside another until it is judged is a part of the other's rollout.
     pub(super) fn pods(&self, merged: &Merged) -> Vec<PodReport> {
         let mut pods: Vec<PodReport> = merged
             .pods
@@ -116,7 +115,7 @@ impl View {
     }
 }
 
-/// A pod of which only the name is known: it runs on this node, but no source wants it.
+/// A pod of which only the name is known: it runs on this node, but no source has it.
 pub(super) fn named(view: &PodView, node: &str) -> Pod {
     Pod {
         spec: Some(core::PodSpec {
@@ -133,7 +132,7 @@ pub(super) fn named(view: &PodView, node: &str) -> Pod {
     }
 }
 
-/// Returns the report of a pod; `wanted` where a source wants it, `view` where a worker has it.
+/// Returns the report of a pod; `wanted` if a source has it, `view` if a worker has it.
 pub(super) fn report(
     pod: &Pod,
     wanted: Option<&SourcePod>,
@@ -214,7 +213,7 @@ fn waiting(report: PodReport, message: &str) -> PodReport {
     }
 }
 
-/// Says what became of a pod of a Job that is over, where its containers are gone.
+/// Describes the outcome of an ended pod of a Job whose containers are removed.
 fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -> (String, String) {
     let ended = |container: &core::ContainerStatus| {
         let state = container.state.as_ref();

@@ -143,7 +143,7 @@ fn described(text: &str) -> String {
     format!("{kind} {name:?}")
 }
 
-/// The sources' states with the manifests of a request in the manifest directory.
+/// The sources' states with a request's manifests in the manifest directory.
 pub(super) fn with_request(
     sources: &[SourceReader],
     request: &PlanRequest,
@@ -179,7 +179,7 @@ pub(super) fn with_request(
     states.collect_map()
 }
 
-/// The revisions of a pod. `runs` says whether anything of one runs.
+/// The revisions of a pod. `runs` says whether any container of a revision runs.
 pub(super) fn history(
     name: &FullName,
     history: Option<&History>,
@@ -201,8 +201,8 @@ pub(super) fn history(
     })
 }
 
-/// The revisions of a workload: those of its pod with the lowest number that has some, with what
-/// became of them at all pods. One that wants no pods may have none.
+/// The revisions of a workload: those of its pod with the lowest number that has some, with their
+/// outcomes in all pods. A workload without pods may have none.
 pub(super) fn workload_history(
     key: &WorkloadKey,
     histories: &Histories,
@@ -291,7 +291,7 @@ fn report(
     }
 }
 
-/// The answer to a command for that pod or workload, which may want no pods.
+/// The answer to a command for that pod or workload, which may have no pods.
 pub(super) fn answer(
     obeyed: Result<u64, CommandError>,
     target: &RolloutTarget,
@@ -311,7 +311,7 @@ pub(super) fn answer(
     Ok(CommandAnswer { revision, workload })
 }
 
-/// Why a command for that pod or workload came to nothing, with what to do.
+/// Why a command for that pod or workload failed, with advice.
 pub(super) fn view_error(error: CommandError, target: &RolloutTarget) -> ViewError {
     let (target, typed) = match target {
         RolloutTarget::Pod(FullName { name, namespace }) => {

@@ -114,7 +114,7 @@ impl View {
         stored
     }
 
-    /// The workloads of all sources; of two with one name the one that has it.
+    /// The workloads of all sources; of two with one name, the one that has it.
     pub(super) fn workloads(&self) -> Vec<SourceWorkload> {
         let merged = self.merged.get();
         let states: Vec<_> = self.sources.iter().map(|one| one.state.get()).collect();
@@ -223,8 +223,8 @@ fn newest_of(wanted: &SourcePod, stored: &StoredPods) -> Option<Arc<Pod>> {
         .then(|| Arc::clone(pod))
 }
 
-/// A pod that is wanted. One that was no longer wanted for a while, and is wanted again, has to stop
-/// first: until then it is shown as being stopped. A pod that has ended by itself is shown as it ended.
+/// A wanted pod. One that was not wanted for a while, and is wanted again, has to stop first: until
+/// then it is shown as being stopped. A pod that has ended by itself is shown with its end.
 fn shown_pod(wanted: &SourcePod, newest: Option<Arc<Pod>>, view: Option<&PodView>) -> ShownPod {
     let mut pod = (*wanted.pod).clone();
     let status = view.and_then(|view| view.status.as_deref());

@@ -87,9 +87,9 @@ fn in_use(volume: &VolumeReport) -> Option<ViewError> {
     Some(ViewErrorKind::Conflict.error(message).help(help))
 }
 
-/// The users of each claim: pods that are wanted, also where they have yet to start, pods that are
-/// being stopped, and workloads without such a pod: a Job that is suspended or over, a `CronJob` between
-/// two runs, a Deployment that is scaled to 0.
+/// The users of each claim: wanted pods, even if they have yet to start, pods that are being stopped,
+/// and workloads without such a pod: a suspended or ended Job, a `CronJob` between two runs, a
+/// Deployment that is scaled to 0.
 fn claim_users<'a>(
     merged: &Merged,
     stopping: impl Iterator<Item = Arc<Pod>>,

@@ -1,4 +1,4 @@
-//! Tar archives on standard streams, as `docker cp` has them with `-`.
+//! Tar archives on standard streams, as in `docker cp` with `-`.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub(super) fn refuse_terminal(is_terminal: bool, verb: &str, what: &str) -> Outc
 }
 
 impl Container<'_> {
-    /// Writes what is at a path to standard output, as an archive. Owners, modes and links are as in
+    /// Writes the files at a path to standard output, as an archive. Owners, modes and links are as in
     /// the container.
     pub(super) async fn archive_of(&self, path: &str) -> Outcome {
         let (wanted, _) = without_dot(path);

@@ -1,9 +1,9 @@
-//! `mirrorlet cp`: files and directories out of and into containers, by the rules of `docker cp`.
+//! `mirrorlet cp`: copies files and directories from and to containers, by the rules of `docker cp`.
 //!
-//! The Engine's archive calls carry them, so that the image needs no `tar` and the container need
-//! not run. Permissions, times and links are kept; owners are not: what is copied out is ours, what
-//! is copied in is root's. Whatever an archive says, nothing is written outside of the destination,
-//! and nothing through a link in it ([`unpack`]).
+//! The Engine's archive calls transfer them, so that the image needs no `tar` and the container need
+//! not run. Permissions, times and links are kept; owners are not: files copied out belong to the
+//! caller, files copied in to root. Whatever an archive contains, nothing is written outside of the
+//! destination, and nothing through a link in it ([`unpack`]).
 
 mod archive;
 mod pack;
@@ -27,8 +27,8 @@ use mirrorlet_core::select::find_one_of;
 /// Pieces of an archive on their way.
 const PIECES_MAX: usize = 8;
 
-/// Bits of modes that are kept of what is copied out: who may read, write and run it. Whoever is
-/// root in a container decides on the rest, too.
+/// Mode bits that are kept for files copied out: read, write and execute. The other bits are chosen by
+/// root in the container, too.
 const PERMISSIONS: u32 = 0o777;
 /// The same with set-user-ID, set-group-ID and sticky bits.
 const ALL_MODES: u32 = 0o7777;

@@ -1,4 +1,4 @@
-//! A file or directory of ours, packed for a container.
+//! Packs a local file or directory for a container.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Read, Write};
@@ -11,12 +11,11 @@ use tokio::sync::mpsc;
 /// Bytes sent at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Packs a file or a directory with all that is in it, under another name; without one what is in
-/// the directory, on its own. Returns what was left out, and why.
+/// Packs a file or a directory with its contents, under another name; without one, only the directory's
+/// contents. Returns the skipped files, with the reasons.
 ///
-/// # Errors
-/// Something could not be read, or changed meanwhile; then the archive is broken off too. Broken
-/// pipe: nobody takes it any more.
+/// # Errors A file could not be read, or changed meanwhile; the archive is aborted then, too. Broken
+/// pipe: the reader is gone.
 pub(super) fn pack(
     source: &Path,
     name: Option<&Path>,

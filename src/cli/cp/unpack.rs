@@ -1,8 +1,8 @@
-//! An archive out of a container, unpacked here.
+//! Unpacks an archive from a container.
 //!
-//! Files from a container are not trusted: an entry may name a way up, or lie below a link that an
-//! earlier entry made. Every step of every path is checked before anything is written, and only
-//! real directories are entered.
+//! Files from a container are not trusted: an entry may have `..` in its path, or be below a link that
+//! an earlier entry created. Every component of every path is checked before anything is written, and
+//! only real directories are entered.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Permissions};
@@ -16,11 +16,11 @@ use tar::{Archive, Entry, EntryType};
 
 use super::is_plain;
 
-/// Unpacks everything to `target`, which takes the place of `name`, the archive's own top. Of modes
-/// the bits of `modes` are kept. Returns what was left out, and why.
+/// Unpacks everything to `target`, which replaces `name`, the archive's top-level entry. Keeps the mode
+/// bits in `modes`. Returns the skipped files, with the reasons.
 ///
-/// # Errors
-/// It is no archive or incomplete, an entry leads out of `target`, or the disk refuses one.
+/// # Errors The archive is invalid or incomplete, an entry is outside of `target`, or the disk refuses
+/// one.
 pub fn unpack(
     archive: impl Read,
     name: Option<&OsStr>,
@@ -163,7 +163,7 @@ fn make_way(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The kind of a file that is neither a regular file, nor a directory or link.
+/// The kind of a file that is neither a regular file nor a directory or link.
 pub fn special(kind: FileType) -> Option<&'static str> {
     if kind.is_char_device() || kind.is_block_device() {
         Some("device")

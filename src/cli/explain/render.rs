@@ -1,4 +1,4 @@
-//! A pod's story as text. Pure: the time is an argument.
+//! Renders a pod's history as text. Pure: the time is an argument.
 
 use anstyle::Style;
 
@@ -9,7 +9,7 @@ use mirrorlet_core::api::report::{ExplainReport, JournalReport, PodReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::clock::age;
 
-/// The report as text with ANSI styles, for an output that strips them where nobody sees them.
+/// The report as text with ANSI styles, for an output that strips them unless it is a terminal.
 pub(super) fn render(report: &ExplainReport, story: &mut Story, now: Timestamp) -> String {
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
     let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report, now));

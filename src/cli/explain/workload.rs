@@ -13,7 +13,7 @@ use mirrorlet_core::select::find_pod;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
-/// The workloads that a text means: one, or those of several namespaces.
+/// The workloads for a text: one, or those of several namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Workloads {
     workloads: Vec<Workload>,
@@ -50,8 +50,8 @@ struct PodLine {
 }
 
 impl Workloads {
-    /// Returns the workloads that a text means, with their kind or by their name alone; none if it
-    /// means a pod, or nothing that is known.
+    /// Returns the workloads for a text with their kind or only their name; none if it is a pod, or
+    /// unknown.
     pub(super) fn named(report: &StatusReport, text: &str, now: Timestamp) -> Option<Self> {
         if find_pod(&report.pods, text).is_ok() {
             return None;

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 /// Longest line that is kept together, in bytes.
 const LINE_MAX: usize = 1 << 20;
 
-/// The lines of one container among those of others: whole, and with its name where asked for.
+/// The lines of one container among those of others: complete, and prefixed with its name if requested.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     prefix: Bytes,
@@ -26,7 +26,7 @@ impl Lines {
         }
     }
 
-    /// The same among the lines of other logs, which start on lines of their own.
+    /// The same among the lines of other logs, with each line on its own.
     pub(super) fn among_others(prefix: String) -> Self {
         Self {
             completes: true,

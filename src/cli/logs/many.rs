@@ -1,4 +1,4 @@
-//! Logs of several containers: of pods that are named, that have certain labels, or of all pods.
+//! Logs of several containers: of named pods, of pods with certain labels, or of all pods.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -110,8 +110,8 @@ async fn print(target: &Target, query: &LogsQuery, root: &Path) -> Outcome {
     log(root, &path, Some(lines)).await
 }
 
-/// The pod that the names mean, if it is one and any of its targets has started. Otherwise the agent says
-/// for each container why it has no log.
+/// The pod for the names, if it is a single one and any of its containers has started. Otherwise the
+/// agent reports for each container why it has no log.
 fn only_pod<'a>(pods: &[&'a PodReport], targets: &[Target]) -> Option<&'a PodUid> {
     let [pod] = pods else {
         return None;
@@ -242,8 +242,8 @@ fn report(failure: &Failure) {
     }
 }
 
-/// The containers whose logs are asked for, in the order of the report and of the manifests; of one pod
-/// alone where `only` says so, and none once it is gone.
+/// The containers whose logs are requested, in the order of the report and of the manifests; only those
+/// of one pod if `only` is set, and none once it is gone.
 fn targets(
     args: &LogsArgs,
     report: &StatusReport,

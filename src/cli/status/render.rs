@@ -1,4 +1,4 @@
-//! A report as a table with what is wrong below it. Pure: the time is an argument.
+//! Renders a report as a table with the problems below it. Pure: the time is an argument.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ mod workloads;
 
 pub(in crate::cli) use pods::beside;
 
-/// The report as text with ANSI styles, for an output that strips them where nobody sees them.
+/// The report as text with ANSI styles, for an output that strips them unless it is a terminal.
 pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);
@@ -265,7 +265,7 @@ fn pulls(out: &mut String, pulls: &[PullReport]) {
     }
 }
 
-/// How much of what is known to come has come, as a bar and in words.
+/// The share of the known size that was downloaded, as a bar and as text.
 fn bytes_of(pull: &PullReport) -> String {
     const CELLS: u128 = 20;
     let total = u128::from(pull.bytes_total);

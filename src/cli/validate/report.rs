@@ -12,7 +12,7 @@ use mirrorlet_core::api::{Diagnostic, Pod};
 use mirrorlet_core::manifest;
 use mirrorlet_core::volumes::empty_dirs;
 
-/// The problems of one file, with its text to draw them on.
+/// The problems of one file, with its text for rendering them.
 #[derive(Default)]
 pub(super) struct FileReport {
     location: String,
@@ -27,7 +27,7 @@ struct Problem {
 }
 
 impl FileReport {
-    /// The report of a file, which has no text if it can't be read.
+    /// The report of a file, without text if it can't be read.
     pub(super) fn new(location: &str, source: Option<String>) -> Self {
         Self {
             location: location.to_owned(),
@@ -41,7 +41,7 @@ impl FileReport {
         &self.location
     }
 
-    /// Whether the file has that text in it, as far as is known.
+    /// Whether the file contains that text, as far as is known.
     pub(super) fn mentions(&self, text: &str) -> bool {
         let source = self.source.as_ref();
         source.is_none_or(|source| source.contains(text))
@@ -52,7 +52,7 @@ impl FileReport {
         self.note_at(diagnostic, false);
     }
 
-    /// Adds a problem whose line is drawn unless it may be a secret.
+    /// Adds a problem; its line is rendered unless it may contain a secret.
     pub(super) fn note_at(&mut self, diagnostic: Diagnostic, may_be_secret: bool) {
         self.problems.push(Problem {
             diagnostic,

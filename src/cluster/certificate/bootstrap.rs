@@ -1,6 +1,7 @@
-//! The access that a first certificate is requested with.
+//! The access for the request of a first certificate.
 //!
-//! Nothing waits for its credential plug-in: [`Making`] is a run of one, which is awaited beside all else.
+//! Nothing blocks on its credential plug-in: [`Making`] is one run of it, which is awaited beside
+//! everything else.
 
 use futures::future::BoxFuture;
 use kube::config::Cluster;
@@ -27,7 +28,7 @@ pub(super) struct Bootstrap {
     ends: Option<Timestamp>,
 }
 
-/// A run of the plug-in that makes the credentials of a request. Dropping it kills the program.
+/// A run of the plug-in that provides the credentials of a request. Dropping it kills the program.
 pub(super) struct Making {
     /// The files that name the plug-in.
     fingerprint: Fingerprint,
@@ -45,7 +46,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    /// Reads the files, and begins to run the plug-in if the kubeconfig names one.
+    /// Reads the files, and starts the plug-in if the kubeconfig has one.
     ///
     /// # Errors
     /// The files can't be used.
@@ -82,10 +83,10 @@ impl Making {
     }
 }
 
-/// The end of a run; never without one.
+/// Waits for the end of a run; forever without one.
 ///
 /// # Cancel safety
-/// The run goes on when the end is waited for again.
+/// The run continues, and its end can be awaited again.
 pub(super) async fn end_of(making: &mut Option<Making>) -> Result<Bootstrap, ConnectError> {
     match making {
         Some(making) => making.run.as_mut().await,
@@ -120,18 +121,18 @@ impl Bootstrap {
         })
     }
 
-    /// Whether its files are as they were, and its credentials have not ended. Blocks on the disk.
+    /// Whether its files are unchanged, and its credentials have not expired. Blocks on the disk.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         self.ends.is_none_or(|ends| now < ends) && self.is_of_its_files()
     }
 
-    /// Whether its files are as they were. Blocks on the disk.
+    /// Whether its files are unchanged. Blocks on the disk.
     pub(super) fn is_of_its_files(&self) -> bool {
         is_same(&self.fingerprint)
     }
 }
 
-/// Whether these files have the contents that they had. Blocks on the disk.
+/// Whether these files have the same contents. Blocks on the disk.
 pub(super) fn is_same(known: &Fingerprint) -> bool {
     identity::fingerprint(known.keys().cloned()) == *known
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use kube::config::Cluster;
 
-/// A kubeconfig for that API server, whose certificate and key are in that file. It holds nothing
-/// secret.
+/// A kubeconfig for that API server, which refers to the file with the certificate and key. It contains
+/// no secrets.
 ///
 /// Upstream: `writeKubeconfigFromBootstrapping` of `pkg/kubelet/certificate/bootstrap/bootstrap.go`.
 pub(super) fn render(cluster: &Cluster, certificate: &Path) -> String {

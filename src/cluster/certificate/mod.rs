@@ -1,9 +1,9 @@
-//! The certificate that we call the API server with, as a kubelet has it: a first one is requested
-//! with the identity of a bootstrap kubeconfig, and each is renewed with the one before.
+//! Our client certificate for the API server, as a kubelet's: the first one is requested with the
+//! identity of a bootstrap kubeconfig, and each renewal with the current one.
 //!
-//! Nothing waits for it: while there is none the API server is away, as far as all others know.
-//! The certificate stands in the kubeconfig by its file, so that whoever reads the kubeconfig finds
-//! the newest one; [`CredentialsTask`](super::CredentialsTask) has it used once it is there.
+//! Nothing waits for it: without a certificate, the API server counts as unavailable for all others.
+//! The kubeconfig refers to the certificate's file, so that its readers find the newest one;
+//! [`CredentialsTask`](super::CredentialsTask) starts to use it once it exists.
 //!
 //! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go`,
 //! `pkg/kubelet/certificate/kubelet.go` (`NewKubeletClientCertificateManager`).
@@ -35,12 +35,12 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 const MENDED_PAUSE: Duration = Duration::from_secs(10);
 
 impl ClusterClient {
-    /// A client as the node of a kubeconfig, whose certificate is requested and renewed where that
-    /// is ours to do, and the tasks that keep its credentials. While there is no identity every
-    /// call fails and says why. Nothing is called yet. Must be called within a tokio runtime.
+    /// Returns a client with the node identity of a kubeconfig, whose certificate the agent requests
+    /// and renews if that is its job, and the tasks that maintain its credentials. Without an identity
+    /// every call fails with the reason. Makes no calls. Must be called within a tokio runtime.
     ///
-    /// # Errors
-    /// The kubeconfig, or a file it names, can't be used, and there is none to get another with.
+    /// # Errors The kubeconfig, or a file it refers to, can't be used, and there is no way to get
+    /// another.
     pub fn open_node(
         options: NodeIdentity,
         telemetry: &Telemetry,
@@ -105,7 +105,7 @@ pub struct ClientCertificateTask {
     told: Option<String>,
     /// The request reported last.
     asked: Option<String>,
-    /// Whether the newest look found that what was in use can't be used any more.
+    /// Whether the last check found that the current identity can't be used any more.
     is_doubted: bool,
 }
 
@@ -137,7 +137,7 @@ impl ClientCertificateTask {
         self.standing.reader()
     }
 
-    /// Runs until cancelled. A plug-in that runs is killed then.
+    /// Runs until cancelled. A running plug-in is killed then.
     pub async fn run(mut self) {
         loop {
             let pause = self.look(Timestamp::now()).await;
@@ -157,11 +157,11 @@ impl ClientCertificateTask {
         self.made = Some(made);
     }
 
-    /// Looks at the identity once, and goes one step on where another is due. Says how long to
-    /// wait for the next look.
+    /// Checks the identity once, and takes one step if another identity is due. Returns how long to
+    /// wait before the next check.
     ///
     /// # Cancel safety
-    /// A request that was under way is made again.
+    /// A request in progress is repeated.
     async fn look(&mut self, now: Timestamp) -> Duration {
         let (options, ours) = (self.options.clone(), self.requested.file().to_owned());
         let (held, verdict) = disk::blocking(move || options.look(&ours, now)).await;
@@ -289,8 +289,8 @@ impl ClientCertificateTask {
         })
     }
 
-    /// Makes a request, or sees what became of it. What was signed is kept, and the kubeconfig is
-    /// written for that `cluster` if it is to be.
+    /// Creates a request, or checks its outcome. A signed certificate is stored, and the kubeconfig is
+    /// written for that `cluster` if required.
     async fn step(
         &mut self,
         signer: &CertificateRequests,
@@ -396,7 +396,7 @@ impl ClientCertificateTask {
         self.tell(words.to_owned());
     }
 
-    /// Publishes that the plug-in has not answered yet. The problem with its last run stands meanwhile.
+    /// Publishes that the plug-in has not answered yet. The problem of its last run stays meanwhile.
     fn unanswered(&mut self, need: &Need) {
         if self.told.is_none()
             && let (Need::First(why), Some(making)) = (need, &self.making)

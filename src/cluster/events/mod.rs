@@ -1,8 +1,8 @@
 //! The event recorder: writes the journal's entries for users to the API server as Events.
 //!
-//! One at a time, oldest first, so that an object's story is written in its order. While the API
-//! server is away they wait, and what repeats meanwhile only counts up. Nobody waits for this
-//! task: what is too much is lost, oldest first, and counted.
+//! One at a time, oldest first, so that an object's events are written in their order. During an outage
+//! of the API server they wait, and repeated ones only increase a count. Nothing waits for this task:
+//! excess events are dropped, oldest first, and counted.
 //!
 //! Upstream: `recordToSink` and `recordEvent` of `client-go/tools/record/event.go`.
 
@@ -49,8 +49,8 @@ pub struct EventTask {
     submissions: Submissions,
     correlator: Correlator,
     spool: EventQueue,
-    /// Of its own, so that events and other writes don't hold each other up; upstream's
-    /// `eventRecordQPS` and `eventBurst` are the same.
+    /// A separate rate limit, so that events and other writes don't delay each other; it equals
+    /// upstream's `eventRecordQPS` and `eventBurst`.
     limit: Arc<WriteLimit>,
     backoff: ExponentialBackoff,
     tries: u32,
@@ -71,7 +71,7 @@ enum Turn {
 }
 
 impl EventTask {
-    /// A task that writes the events of that node's agent. The journal keeps them from now on.
+    /// Returns a task that writes the events of that node's agent. The journal keeps them from now on.
     pub fn new(client: ClusterClient, telemetry: Telemetry, node: NodeName) -> Self {
         Self {
             client,
@@ -88,7 +88,7 @@ impl EventTask {
         }
     }
 
-    /// Runs until cancelled. What waits then is lost with the agent.
+    /// Runs until cancelled. Waiting events are lost then.
     pub async fn run(mut self) {
         let mut reach = self.client.reach();
         let mut turn = Turn::Idle;

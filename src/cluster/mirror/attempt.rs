@@ -1,4 +1,4 @@
-//! One attempt to carry out a verdict, and what came of it in words.
+//! One attempt to execute a verdict, and its outcome as text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use mirrorlet_core::mirror::{DeleteReason, ProblemKind, Refusal, Verdict, classi
 pub(super) struct Attempt {
     /// The static pod whose mirror was to be made.
     pub pod: Option<Arc<Pod>>,
-    /// Mirrors that were deleted, and why; those that were not there are without.
+    /// Deleted mirrors, with the reasons; without a reason if they didn't exist.
     pub deleted: Vec<(MirrorPodUid, Option<DeleteReason>)>,
     pub outcome: Result<Option<Mirrored>, Failure>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Failure {
     pub retry_after: Option<Duration>,
 }
 
-/// Deletes and creates as the verdict says, in one go.
+/// Deletes and creates mirrors according to the verdict, in one attempt.
 pub(super) async fn carry_out(
     client: MirrorClient,
     full_name: FullName,

@@ -1,5 +1,5 @@
-//! Watches for what stands in the way of mirrors: a namespace that is missing, a name that is
-//! taken. What goes away wakes the mirror task; where we may not watch, it tries now and then.
+//! Watches the obstacles to mirrors: a missing namespace, a name that is taken. The removal of one
+//! wakes the mirror task; if the agent may not watch it, the task retries periodically.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use mirrorlet_core::api::{FullName, Pod, Watched, core};
 
 /// Objects watched at a time; each is one connection. Beyond, pauses alone must do.
 const WATCHES_MAX: usize = 16;
-/// Wake-ups that may wait: each object has one at most, and they mean no more than "look again".
+/// Maximum number of pending wake-ups: each object has at most one, and it only means "check again".
 const WOKEN_MAX: usize = WATCHES_MAX;
 
 /// A cause that may be resolved.
@@ -100,7 +100,7 @@ impl Causes {
         self.watches.contains_key(cause)
     }
 
-    /// The next cause that has changed, or that turned out not to be watchable. Safe to cancel.
+    /// The next cause that has changed, or that can't be watched. Safe to cancel.
     pub(super) async fn changed(&mut self) -> Cause {
         loop {
             tokio::select! {
@@ -126,8 +126,8 @@ impl Causes {
     }
 }
 
-/// Wakes each time the object changes so that trying may help: by default when it goes, and by
-/// its own words when `helps` says so. Ends only when watching isn't allowed.
+/// Notifies each time the object changes so that a retry may help: by default when it is removed,
+/// otherwise when `helps` returns true. Returns only if watching isn't allowed.
 async fn follow<K>(
     api: Api<K>,
     name: &str,

@@ -21,7 +21,7 @@ pub enum CreateError {
     /// Our Node is not registered, or is being deleted.
     #[error("the Node is not registered")]
     NodeMissing,
-    /// Another pod has the name: one that is not a mirror, or not bound to our Node.
+    /// Another pod has the name: it is not a mirror, or not bound to our Node.
     #[error("{}", taken(by_node.as_deref(), *ours))]
     NameTaken {
         /// The node it is bound to, as far as we may see it.
@@ -29,7 +29,7 @@ pub enum CreateError {
         /// Whether it is our own mirror, which its finalizers keep.
         ours: bool,
     },
-    /// The name has a mirror of ours that shows another version.
+    /// A mirror of ours with another version has the name.
     #[error("a mirror pod of another version of the manifest exists")]
     OtherVersion(Arc<Pod>),
     /// The API server refused, or is away.
@@ -56,7 +56,7 @@ pub enum Mirrored {
 }
 
 impl Mirrored {
-    /// The mirror as the API server has it, reduced to the fields that are kept.
+    /// The mirror in the API server, reduced to the fields that are kept.
     pub fn mirror(&self) -> &Arc<Pod> {
         match self {
             Self::Created(mirror) | Self::Found(mirror) => mirror,
@@ -73,7 +73,7 @@ pub struct MirrorClient {
 }
 
 impl MirrorClient {
-    /// A client that binds mirrors to the Node of that name, as `node` has it observed.
+    /// Returns a client that binds mirrors to the Node with that name, as observed in `node`.
     pub fn new(
         cluster: ClusterClient,
         node_name: NodeName,
@@ -101,8 +101,7 @@ impl MirrorClient {
         })
     }
 
-    /// Creates the mirror of a static pod. One that is there already and shows this version is as
-    /// good.
+    /// Creates the mirror of a static pod. An existing mirror with this version counts as created.
     ///
     /// # Errors
     /// See [`CreateError`].
@@ -164,8 +163,8 @@ impl MirrorClient {
         Ok(Mirrored::Found(there))
     }
 
-    /// Deletes the mirror of that full name, at once, if it has that UID. Tells whether it did:
-    /// one that is gone or has another UID is no error.
+    /// Deletes the mirror with that full name immediately, if it has that UID. Returns whether it did:
+    /// a missing one, or one with another UID, is not an error.
     ///
     /// # Errors
     /// The API server refused, or is away. Upstream only logs this; here nothing is silent.
@@ -178,8 +177,8 @@ impl MirrorClient {
     }
 }
 
-/// Deletes a pod with no grace, if it still has that UID. Returns whether it did: one that is gone is no
-/// error. A webhook's denial may have the codes of one that is gone, so the pod is read then.
+/// Deletes a pod with grace period 0, if it still has that UID. Returns whether it did: a missing one
+/// is not an error. A webhook's denial may have the codes of a missing pod, so the pod is read then.
 pub(in crate::cluster) async fn delete_now(
     cluster: &ClusterClient,
     name: &FullName,
@@ -209,8 +208,8 @@ pub(in crate::cluster) async fn delete_now(
     }
 }
 
-/// Reads the pod of that name and UID. None if there is none any more: a node may not read pods that are not
-/// bound to it.
+/// Reads the pod with that name and UID. None if it no longer exists: a node may not read pods that are
+/// not bound to it.
 pub(in crate::cluster) async fn read_pod(
     cluster: &ClusterClient,
     name: &FullName,
@@ -226,8 +225,8 @@ pub(in crate::cluster) async fn read_pod(
     }
 }
 
-/// As [`ApiPods`](mirrorlet_core::desired::ApiPods) keeps them: who set which field is of no use
-/// here.
+/// Drops the managed fields, which are not needed here, as
+/// [`ApiPods`](mirrorlet_core::desired::ApiPods) stores pods.
 pub(in crate::cluster) fn without_managed_fields(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod

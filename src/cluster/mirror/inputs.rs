@@ -19,8 +19,8 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{AtWork, Standing, standings};
 use mirrorlet_core::observed::Pods;
 
-/// How long a pod that was listed and that no worker has taken up counts as there. Workers take
-/// up what is listed within moments, once they may.
+/// How long a listed pod without a worker counts as existing. Once they may, workers adopt listed pods
+/// within moments.
 const LISTED_COUNTS: Duration = Duration::from_mins(1);
 
 /// Readers of the inputs of mirror decisions.
@@ -30,9 +30,9 @@ pub struct MirrorInputs {
     pub node_name: NodeName,
     /// Our Node as observed.
     pub node: Reader<Option<Arc<core::Node>>>,
-    /// How we stand with it. Mirrors on a Node that is another's may be that one's.
+    /// The registration of our Node. Mirrors on a Node of another agent may be that one's.
     pub standing: Reader<NodeRegistration>,
-    /// Wakes when other pods are wanted, and says which sources have delivered.
+    /// Notifies when the wanted pods change, and has the sources that have delivered.
     pub merged: Reader<Merged>,
     /// The wanted pods and the mirrors.
     pub manager: PodManager,
@@ -42,7 +42,7 @@ pub struct MirrorInputs {
     pub listed: watch::Receiver<Option<Arc<Pods>>>,
 }
 
-/// The inputs, and what must be remembered of them.
+/// The inputs, and the state derived from them.
 pub(super) struct Watched {
     inputs: MirrorInputs,
     /// The API server's pods of our Node.
@@ -63,10 +63,10 @@ pub(super) struct Snapshot {
     /// None before the API server's first whole list.
     pub api: ApiPodsState,
     pub orphans_may_go: bool,
-    /// Whether the Node may be another's since the API server was away.
+    /// Whether the Node may belong to another agent since the API server's outage.
     pub is_doubtful: bool,
     pub reach: ApiReach,
-    /// When to look again though nothing changes.
+    /// When to check again though nothing changes.
     pub look_again: Option<Instant>,
 }
 

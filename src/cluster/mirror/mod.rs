@@ -1,9 +1,9 @@
-//! Mirror pods in the API server: made, replaced and removed as `pod::mirror` decides.
+//! Mirror pods in the API server: created, replaced and deleted as `pod::mirror` decides.
 //!
-//! [`MirrorTask`] is woken by any change of what it looks at, decides for every full name anew,
-//! and carries out: one attempt of a name at a time, several names side by side. What it has just
-//! done and the watch hasn't delivered yet is laid over what the watch delivered, so that nothing is done
-//! twice.
+//! [`MirrorTask`] is notified of any change of its inputs, decides again for every full name, and
+//! executes the decisions: one attempt per name at a time, several names concurrently. Its own recent
+//! changes that the watch hasn't delivered yet are applied on top of the watch's state, so that nothing
+//! is done twice.
 
 mod attempt;
 mod causes;
@@ -43,11 +43,11 @@ use name::Name;
 /// Attempts under way at a time: enough that a hundred mirrors are made within the client's rate
 /// limit, few enough to leave connections for others.
 const ATTEMPTS_MAX: usize = 8;
-/// How long what we have done counts before the watch delivers it. A watch lags by milliseconds; one
-/// that is being opened anew, by seconds.
+/// How long our own changes count before the watch delivers them. A watch lags by milliseconds; one
+/// that is being reopened, by seconds.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
-/// The same, once the watch has proved slow: it opens anew after half a minute at most.
+/// The same, once the watch was found to be slow: it is reopened after at most half a minute.
 const TOLD_LATE: Duration = Duration::from_secs(30);
 
 /// Keeps mirrors in step with static pods.
@@ -60,7 +60,7 @@ pub struct MirrorTask {
     names: BTreeMap<FullName, Name>,
     /// Mirrors that we deleted or found missing, until the watch delivers that, or until that time.
     gone: BTreeMap<PodUid, Instant>,
-    /// The pods and mirrors decided on last: what the watch delivered, and what we have done since.
+    /// The pods and mirrors of the last decision: the watch's state with our own changes.
     pods: Arc<PodTable>,
     attempts: Attempts<FullName, Attempt>,
     causes: Causes,
@@ -69,7 +69,7 @@ pub struct MirrorTask {
 }
 
 impl MirrorTask {
-    /// The task, and how each static pod stands with its mirror.
+    /// Returns the task, and the state of each static pod's mirror.
     pub fn new(
         cluster: ClusterClient,
         inputs: MirrorInputs,
@@ -95,7 +95,7 @@ impl MirrorTask {
         (task, reader)
     }
 
-    /// Runs until cancelled. Attempts under way are given up: what came of them is seen after a
+    /// Runs until cancelled. Attempts in progress are abandoned: their outcome is found after a
     /// restart.
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
@@ -117,7 +117,8 @@ impl MirrorTask {
         self.causes.stop().await;
     }
 
-    /// Decides anew, and begins what may begin. Returns when to look again though nothing happens.
+    /// Decides again, and begins the attempts that may begin. Returns when to check again though
+    /// nothing changes.
     fn look(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let snapshot = self.watched.look(now);

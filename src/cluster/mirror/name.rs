@@ -67,12 +67,12 @@ impl Name {
         self.trouble.as_ref().and_then(|t| t.cause.as_ref())
     }
 
-    /// When the next attempt may begin, if not at once.
+    /// When the next attempt may begin, if not immediately.
     pub(super) fn ready_at(&self) -> Option<Instant> {
         self.not_before.max(self.churn.until)
     }
 
-    /// Nothing is to be done that must wait.
+    /// Nothing remains that must wait.
     pub(super) fn done(&mut self) {
         self.not_before = None;
     }
@@ -82,14 +82,14 @@ impl Name {
         self.not_before = Some(Instant::now() + CHURN_WITHIN);
     }
 
-    /// Retries at once what failed because the API server was unreachable.
+    /// Retries immediately the attempts that failed because the API server was unreachable.
     pub(super) fn api_is_back(&mut self) {
         if self.kind() == Some(ProblemKind::ApiAway) {
             self.not_before = None;
         }
     }
 
-    /// Retries at once what a rule about our Node rejected.
+    /// Retries immediately the attempts that a rule about our Node rejected.
     pub(super) fn node_changed(&mut self) {
         if self.kind() == Some(ProblemKind::NodeRestriction) {
             self.not_before = None;
@@ -106,7 +106,7 @@ impl Name {
         self.problem().map(|problem| problem.kind)
     }
 
-    /// Takes in what was decided: what is in the way by itself, and what no longer is.
+    /// Processes a decision: records new obstacles, and clears resolved ones.
     pub(super) fn judge(
         &mut self,
         full_name: &FullName,
@@ -176,7 +176,7 @@ impl Name {
         });
     }
 
-    /// Notes a failed attempt, and when the next one may begin.
+    /// Records a failed attempt, and when the next one may begin.
     pub(super) fn failed(
         &mut self,
         full_name: &FullName,
@@ -205,7 +205,7 @@ impl Name {
         self.not_before = Some(Instant::now() + pause);
     }
 
-    /// Tells of a refusal, once for each kind.
+    /// Reports a refusal, once for each kind.
     pub(super) fn tell(&mut self, full_name: &FullName, uid: &PodUid, telemetry: &Telemetry) {
         let Some(trouble) = &mut self.trouble else {
             return;
@@ -225,8 +225,8 @@ impl Name {
         }
     }
 
-    /// Notes that the mirror is in place. One that has to be made again and again is made after
-    /// pauses: somebody deletes it as soon as it is there.
+    /// Records that the mirror exists. If it has to be created repeatedly, pauses follow: somebody
+    /// deletes it immediately each time.
     pub(super) fn made(&mut self, mirror: Arc<Pod>, until: Instant) {
         let now = Instant::now();
         let version = hash(&mirror).unwrap_or_default();

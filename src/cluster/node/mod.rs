@@ -1,4 +1,4 @@
-//! Our Node: registered, kept true, registered again when it is gone.
+//! Our Node: registered, updated, and registered again when it was deleted.
 //!
 //! ```text
 //!  facts, readings, mirror problems ──► look ──► pod::node (pure) ──► patch ──► API server
@@ -76,7 +76,7 @@ pub struct NodeInputs {
     pub readings: Reader<Readings>,
     /// Static pods without their mirror pod, one line each.
     pub problems: Reader<PodProblems>,
-    /// Whether no Engine has answered this agent or one before it yet: the host may have none.
+    /// Whether no Engine has answered this agent or an earlier one yet: the host may have none.
     pub engine_is_new: bool,
 }
 
@@ -98,8 +98,8 @@ pub struct NodeTask {
     answered: Option<Instant>,
     /// Whether the Node was ours once, and so was told that we start.
     has_begun: bool,
-    /// Set from when the API server was away until the Node was read again: the failure to read it
-    /// that was told last, or nothing.
+    /// Set from an outage of the API server until the Node was read again: the last reported read
+    /// failure, if any.
     unread: Option<String>,
     /// When that began last.
     doubted: Option<Instant>,
@@ -115,7 +115,7 @@ pub struct NodeTask {
 
 /// Why a Node isn't kept true any more.
 enum Left {
-    /// It is gone, or another one has its name.
+    /// It is deleted, or another one has its name.
     Gone,
     /// It is another's, in these words.
     Taken(String),
@@ -197,8 +197,8 @@ enum Looked {
 }
 
 impl NodeTask {
-    /// A task that owns the Node of these inputs, with readers of the Node as it was last seen
-    /// (none while we have none) and of how we stand.
+    /// Returns a task that owns the Node of these inputs, with readers of the last observed Node (none
+    /// while it doesn't exist) and of its registration.
     pub fn new(
         client: ClusterClient,
         inputs: NodeInputs,
@@ -229,7 +229,7 @@ impl NodeTask {
         (task, observed_reader, standing_reader)
     }
 
-    /// Runs until cancelled. The Node stays: the Lease that expires shows that we are gone.
+    /// Runs until cancelled. The Node stays: the expiry of its Lease shows that the agent is gone.
     pub async fn run(mut self) {
         if self.inputs.engine_is_new {
             engine_is_up(&mut self.inputs).await;

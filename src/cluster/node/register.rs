@@ -1,4 +1,4 @@
-//! Registering our Node, and finding out whether the one that is there is ours.
+//! Registers our Node, and determines whether an existing one is ours.
 
 use std::time::Duration;
 
@@ -76,9 +76,9 @@ impl NodeTask {
         });
     }
 
-    /// Takes in whether the API server answers. While it is away or rejects us, it is doubted that the
-    /// Node is ours, and all that is written waits until it was read again. Returns when to do that,
-    /// where it is news: at once, but for a server that fails some calls and answers others.
+    /// Processes whether the API server answers. While it is away or rejects us, the ownership of the
+    /// Node is uncertain, and all writes wait until it was read again. Returns when to do that, on a
+    /// change: immediately, unless the server fails some calls and answers others.
     pub(super) fn read_at(&mut self, reach: &ApiReach) -> Option<Instant> {
         let now = Instant::now();
         match reach {
@@ -106,8 +106,8 @@ impl NodeTask {
         Some(self.read_after)
     }
 
-    /// Reads the Node again after the API server was away: nothing is written to one that another
-    /// took meanwhile. Returns how the look ends, unless the Node is ours.
+    /// Reads the Node again after an outage of the API server: an agent must not write a Node that
+    /// another took meanwhile. Returns the outcome, unless the Node is ours.
     pub(super) async fn read_again(&mut self, node: &mut Node) -> Option<Looked> {
         let call = self.nodes.get(&self.name);
         let seen = match self.client.read(NODE_DEADLINE, call).await {
@@ -132,8 +132,8 @@ impl NodeTask {
         None
     }
 
-    /// Tells once why the Node can't be read. The client reports a server that is away, or that
-    /// rejects the credentials, for all callers.
+    /// Reports once why the Node can't be read. The client reports an unavailable server, and rejected
+    /// credentials, for all callers.
     fn tell_unread(&mut self, error: &ApiError) {
         if matches!(error, ApiError::Away { .. } | ApiError::Unauthorized(_)) {
             return;

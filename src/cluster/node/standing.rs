@@ -5,15 +5,15 @@ use mirrorlet_core::api::Timestamp;
 /// How our Node stands with the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum NodeRegistration {
-    /// Not registered yet, or gone and not registered again; nothing is wrong so far.
+    /// Not registered yet, or deleted and not registered again; without a problem so far.
     #[default]
     Waiting,
     /// Registered.
     Registered {
         /// Its UID.
         uid: String,
-        /// Whether it was seen as ours since the API server was away last. Another may take it
-        /// meanwhile, so nothing is written before that.
+        /// Whether it was observed as ours since the last outage of the API server. Another agent may
+        /// have taken it meanwhile, so nothing is written before that.
         is_certain: bool,
     },
     /// It can't be registered.
@@ -39,7 +39,7 @@ impl NodeRegistration {
         )
     }
 
-    /// Whether the Node was ours before the API server was away, and wasn't seen since.
+    /// Whether the Node was ours before an outage of the API server, and wasn't observed since.
     pub fn is_doubtful(&self) -> bool {
         matches!(
             self,
@@ -62,7 +62,7 @@ impl NodeRegistration {
     }
 
     /// Whether we write the statuses of the Node's pods and delete orphaned mirrors: not while the Node
-    /// is another's, or may be. If it can't be registered for another reason, we do.
+    /// is, or may be, another agent's. If it can't be registered for another reason, we do.
     pub fn may_write(&self) -> bool {
         match self {
             Self::Waiting => false,

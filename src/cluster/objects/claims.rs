@@ -1,6 +1,6 @@
-//! Storage of claims: two reads for each claim, kept while a pod holds it. A binding is permanent,
-//! and a claim that a pod uses can't be deleted, so nothing is watched. Those of ephemeral volumes are
-//! read each time: they go with their pod.
+//! Storage of claims: two reads for each claim, kept while a pod holds it. A binding is permanent, and
+//! a claim that a pod uses can't be deleted, so nothing is watched. Claims of ephemeral volumes are
+//! read each time: they are deleted with their pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

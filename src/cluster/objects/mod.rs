@@ -1,11 +1,12 @@
 //! Objects that pods refer to, from the API server: the real [`Objects`].
 //!
-//! Every object that a pod holds is watched by its name, which is what a node may do; a watch is
-//! shared by all pods that hold the object and ends with the last of them. Services are watched
-//! while there is a pod that refers to them. Tokens are asked for when they are needed, and kept
-//! until they are to be renewed. Claims and their volumes are read once for the pods that use them. So an idle pod costs no request but the watches' renewals.
+//! Every object that a pod holds is watched by its name, which is what a node may do; a watch is shared
+//! by all pods that hold the object and ends with the last of them. Services are watched while there is
+//! a pod that refers to them. Tokens are requested when they are needed, and kept until they must be
+//! renewed. Claims and their volumes are read once for the pods that use them. So an idle pod costs no
+//! requests except for the renewals of watches.
 //!
-//! Fed by the runtime, which holds and asks. Feeds it again through [`Objects::subscribe`].
+//! The runtime holds objects and requests them. It is notified through [`Objects::subscribe`].
 //!
 //! Upstream: `pkg/kubelet/util/manager/watch_based_manager.go`,
 //! `pkg/kubelet/token/token_manager.go`.
@@ -42,8 +43,8 @@ use mirrorlet_core::objects::{
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_runtime::objects::{Holders, Objects};
 
-/// Longest wait for the first answer about an object. A list of one object takes milliseconds;
-/// whoever waited in vain is notified when the answer comes.
+/// Maximum wait for the first answer about an object. A list of one object takes milliseconds; a caller
+/// that has timed out is notified when the answer arrives.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
 /// Pauses after a refusal that may be a moment too early: two further attempts, while the pod waits.
@@ -55,8 +56,8 @@ const NO_ANSWER: &str = "timed out waiting for the API server's answer";
 /// Most objects that are got at a time: an answer is held as text and as an object.
 const GETS_MAX: usize = 4;
 
-/// The bytes that an entry takes beside its text, about: those of two strings in a map, and of their places in
-/// memory. A Secret of 1 MiB may have tens of thousands of empty ones.
+/// Approximate overhead of an entry besides its text, in bytes: that of two strings in a map, and of
+/// their allocations. A Secret of 1 MiB may have tens of thousands of empty ones.
 const ENTRY_BYTES: usize = 150;
 
 /// An object of either kind.
@@ -94,8 +95,8 @@ type Known = Option<Result<Object, ObjectError>>;
 
 /// A watched object.
 struct Watched {
-    /// Identifies the watch: one that was let go and is held again is watched anew, so that its
-    /// first answer comes.
+    /// Identifies the watch: an object that was released and is held again gets a new watch, with a new
+    /// first answer.
     number: u64,
     known: watch::Sender<Known>,
     /// The bytes of the object that is known.
@@ -139,8 +140,8 @@ pub struct ObjectsTask {
 }
 
 impl ClusterObjects {
-    /// Objects got through that client, and the task that watches them. Nothing is asked before a
-    /// pod holds something. `node` is this machine's Node, once it is known.
+    /// Returns the objects read through that client, and the task that watches them. Makes no request
+    /// before a pod holds something. `node` is this machine's Node, once it is known.
     pub fn new(client: ClusterClient, node: Reader<Option<Arc<Node>>>) -> (Self, ObjectsTask) {
         let shared = Arc::new(Shared {
             client,
@@ -186,7 +187,7 @@ impl ClusterObjects {
 }
 
 /// Waits, within [`FIRST_ANSWER`], until something is known, and returns it. Doesn't wait while the API
-/// server is away: it may be for hours, and the pod's worker has other work.
+/// server is away: that may take hours, and the pod's worker has other work.
 async fn first_answer<T: Clone + Send + Sync>(
     mut known: watch::Receiver<Option<Result<T, ObjectError>>>,
     mut reach: Reader<ApiReach>,
@@ -213,8 +214,8 @@ fn away(what: impl std::fmt::Display, cause: &str) -> ObjectError {
     }
 }
 
-/// Asks again after a refusal: a node may have an object from the moment the server knows that a pod
-/// of its refers to it, which may be a moment after we do.
+/// Retries after a refusal: a node may read an object from the moment the server knows that one of its
+/// pods refers to it, which may be a moment after the agent does.
 async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, ObjectError>
 where
     F: Future<Output = Result<T, ObjectError>>,
@@ -323,10 +324,9 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Takes in what a watch has found out. What was known once, be it that there is no such
-    /// object, is not given up for an error: pods keep what they have while the API server is away.
-    /// A first answer is no news: who holds the object waits for it.
-    /// Tells whether there is room for it.
+    /// Processes a watch's result. An error doesn't replace known data, including the fact that an
+    /// object doesn't exist: pods keep their data while the API server is away. A first answer causes
+    /// no notification: the holders of the object wait for it. Returns whether there is room for it.
     fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) -> bool {
         let mut has_room = true;
         let news = {
@@ -364,8 +364,8 @@ impl Shared {
 }
 
 impl ObjectsTask {
-    /// Watches until cancelled. All watches are polled here: a node has few, and they are silent
-    /// most of the time.
+    /// Watches until cancelled. All watches are polled in this task: a node has few, and they are
+    /// silent most of the time.
     pub async fn run(self) {
         let mut running: FuturesUnordered<BoxFuture<'_, Subject>> = FuturesUnordered::new();
         let mut tokens: BTreeMap<Subject, CancellationToken> = BTreeMap::new();

@@ -13,10 +13,10 @@ const LIMITS: ShareLimits = ShareLimits {
     all: 40 << 20,
 };
 
-/// Checks that an object of that size may be kept beside the others.
+/// Checks that an object of that size fits beside the others.
 ///
 /// # Errors
-/// Those of its namespace, or all together, would take too much.
+/// Those of its namespace, or all together, would exceed the limit.
 pub(super) fn room_for(
     watched: &BTreeMap<ObjectKey, Watched>,
     key: &ObjectKey,

@@ -43,8 +43,8 @@ impl Tokens {
         self.slots.lock().retain(|key, _| key.pod_uid != *pod);
     }
 
-    /// The token in use, unless it is due; else a new one. Where none can be had, the one in use
-    /// as long as it is valid.
+    /// The current token, unless its renewal is due; otherwise a new one. If none can be had, the
+    /// current one while it is valid.
     pub(super) async fn get(
         &self,
         client: &ClusterClient,

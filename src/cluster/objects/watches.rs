@@ -1,4 +1,4 @@
-//! The watches themselves. Each goes on for ever, with a back-off after failures.
+//! The watches themselves. Each runs forever, with back-off after failures.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -23,21 +23,21 @@ use mirrorlet_core::objects::{ObjectError, ObjectKey, ServiceFacts};
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::random::stretched;
 
-/// How long a watch lasts before it is begun anew: what upstream's server allows at least, so that
-/// silence for longer means a dead connection.
+/// How long a watch lasts before it is restarted: the minimum of upstream's server, so that a longer
+/// silence means a dead connection.
 const WATCH_TIME: Duration = Duration::from_secs(290);
 /// How much longer than that is waited for the watch to end.
 const WATCH_GRACE: Duration = Duration::from_secs(5);
 /// First and longest pause after a failure. A node has few such watches, and pods wait for them.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
-/// Pause before an object is got again for which there was no room: a tenant may have hundreds.
+/// Pause before an object that exceeded the limit is read again: a tenant may have hundreds.
 const NO_ROOM_PAUSE: Duration = Duration::from_mins(2);
 /// A watch that went well for so long ends a series of failures.
 const GOOD: Duration = Duration::from_mins(1);
 
-/// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it
-/// never lists, so that a `ServiceAccount` needs no right to list secrets.
+/// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it never
+/// lists, so that a `ServiceAccount` needs no permission to list secrets.
 pub(super) async fn object<K>(shared: &Shared, key: &ObjectKey, number: u64, wrap: fn(K) -> Object)
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -74,8 +74,8 @@ where
 }
 
 impl Shared {
-    /// Forgets the errors from while the API server was away, now that it answers again. The pods that hold
-    /// these objects are notified, and wait for the next answers.
+    /// Clears errors from an outage of the API server, when it answers again. The pods that hold these
+    /// objects are notified, and wait for the next answers.
     pub(super) fn forget_away(&self) {
         let keys: BTreeSet<ObjectKey> = {
             let watched = self.watched.lock();
@@ -94,7 +94,7 @@ impl Shared {
     }
 }
 
-/// Forgets that the API server was away, and says whether that was what was known.
+/// Clears the error of an outage, and returns whether that was the known state.
 fn forget_away<T>(known: &mut Option<Result<T, ObjectError>>) -> bool {
     let is_away = matches!(known, Some(Err(ObjectError::Away { .. })));
     if is_away {
@@ -103,7 +103,7 @@ fn forget_away<T>(known: &mut Option<Result<T, ObjectError>>) -> bool {
     is_away
 }
 
-/// The object as it is kept.
+/// The object in its stored form.
 ///
 /// # Errors
 /// It has too many values: only some of them were read.

@@ -50,8 +50,8 @@ pub(super) struct Seen {
 /// those of an API server that was restored from a backup.
 const ANSWER_COUNTS: Duration = Duration::from_secs(30);
 
-/// The digest of a patch, which is kept in its place: many pods are over, and the patch that made one so
-/// is larger than what else is kept of it.
+/// The digest of a patch, which is stored instead of it: there are many ended pods, and the patch that
+/// ended one is larger than all other stored data of it.
 type Digest = [u8; 32];
 
 /// The version of an object.
@@ -108,14 +108,14 @@ pub(super) struct Entry {
     written: Option<Value>,
     /// The problem reported last.
     told: Option<String>,
-    /// Set once it was deleted or found missing: until when the watch may show it nevertheless.
+    /// Set once it was deleted or found missing: until when the watch may still show it.
     deleted: Option<Instant>,
     /// Since when it is missing, though the watch shows it.
     missing: Option<Instant>,
 }
 
 impl Entry {
-    /// Compares anew, if anything is new. Not while a write is under way.
+    /// Compares again, if anything has changed. Not while a write is in progress.
     pub(super) fn look(
         &mut self,
         told: Arc<Pod>,
@@ -190,7 +190,7 @@ impl Entry {
         answer.map_or(told, |(answer, _)| Arc::clone(answer))
     }
 
-    /// When the last answer, and a deletion, count no longer, if the watch doesn't show them before.
+    /// When the last answer, and a deletion, no longer count, if the watch doesn't show them before.
     pub(super) fn lapses(&self) -> impl Iterator<Item = Instant> {
         let answer = self.answer.as_ref().map(|(_, until)| *until);
         answer.into_iter().chain(self.deleted)
@@ -212,14 +212,14 @@ impl Entry {
         self.retry(None);
     }
 
-    /// Retries at once what failed because the API server was unreachable.
+    /// Retries immediately the writes that failed because the API server was unreachable.
     pub(super) fn api_is_back(&mut self) {
         if self.failures > 0 {
             self.not_before = None;
         }
     }
 
-    /// Nothing was to be written after all, or it is written: what is new since is compared.
+    /// A write is complete, or was unnecessary: later changes are compared now.
     pub(super) fn done(&mut self) {
         self.settled = None;
         self.seen = None;
@@ -244,8 +244,8 @@ impl Entry {
         self.written = Some(patch);
     }
 
-    /// The API server has the object like this. Returns whether that is older than what was compared: it was
-    /// restored from a backup, and the watch doesn't show that.
+    /// Records the object's state in the API server. Returns whether that is older than the compared
+    /// one: the server was restored from a backup, and the watch doesn't show that.
     pub(super) fn read(&mut self, object: Arc<Pod>) -> bool {
         let compared = self.seen.as_ref().and_then(|seen| version(&seen.api));
         let versions = version(&object).zip(compared);
@@ -253,8 +253,8 @@ impl Entry {
         versions.is_some_and(|(read, compared)| read < compared)
     }
 
-    /// Until a list corrects the watch, each comparison finds a difference that isn't there: after `failures`
-    /// of them, the next write waits longer.
+    /// Until a list corrects the watch, each comparison finds a difference that doesn't exist: after
+    /// `failures` of them, the next write waits longer.
     pub(super) fn set_back(&mut self, failures: u32) {
         self.failures = failures;
         self.retry(None);
@@ -265,8 +265,8 @@ impl Entry {
         self.answer = Some((object, Instant::now() + ANSWER_COUNTS));
     }
 
-    /// The API server doesn't have the object. Returns whether that was so a minute ago, too, so that the
-    /// watch doesn't correct it; once a minute at most.
+    /// Records that the API server doesn't have the object. Returns whether that was also the case a
+    /// minute ago, so that the watch doesn't correct it; at most once a minute.
     pub(super) fn found_missing(&mut self) -> bool {
         let now = Instant::now();
         let since = *self.missing.get_or_insert(now);
@@ -288,7 +288,7 @@ impl Entry {
         (self.failures, self.told.clone())
     }
 
-    /// Keeps the failures from before a write that succeeded: the deletion after it failed again.
+    /// Restores the failures from before a write that succeeded: the deletion after it failed again.
     pub(super) fn failed_before(&mut self, (failures, told): (u32, Option<String>)) {
         self.failures = failures;
         self.told = told;

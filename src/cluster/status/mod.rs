@@ -1,9 +1,8 @@
 //! Statuses in the API server: written when they change, newest wins.
 //!
-//! [`StatusTask`] compares the workers' statuses with those of the API server, whenever either
-//! changes, and sends the difference: one write of a pod at a time, several pods side by side,
-//! computed only when its turn has come. Objects of pods that have ended and are being deleted
-//! are deleted in the end.
+//! [`StatusTask`] compares the workers' statuses with those of the API server, whenever either changes,
+//! and sends the difference: one write per pod at a time, several pods concurrently, computed only when
+//! it is sent. Objects of pods that have ended and are being deleted are finally deleted.
 //!
 //! Upstream: `pkg/kubelet/status/status_manager.go`.
 
@@ -38,11 +37,11 @@ use write::{Done, Outcome, write};
 
 /// Writes under way at a time; their rate is the client's to limit.
 const WRITES_MAX: usize = 8;
-/// Time that a change waits for others of the same pod: what happens in quick succession is one
-/// write, and nobody sees the difference.
+/// Time that a change waits for others of the same pod: changes in quick succession become one write,
+/// without a visible difference.
 const SETTLE: Duration = Duration::from_millis(30);
-/// The same for a step of a start that nobody waits for: an address, a container that is created.
-/// When the pod runs by then, they are one write.
+/// The same for a step of a start that no client waits for: an address, a container that is created. If
+/// the pod runs by then, they become one write.
 const SETTLE_STEP: Duration = Duration::from_secs(2);
 
 /// Readers of the inputs of status writes.
@@ -52,8 +51,8 @@ pub struct StatusInputs {
     pub board: Board,
     /// The mirrors, and the API server's other pods of our Node.
     pub manager: PodManager,
-    /// How we stand with our Node. While it is another's, that one writes the statuses of its pods;
-    /// after the API server was away it may be.
+    /// The registration of our Node. While it is another agent's, that one writes the statuses of its
+    /// pods; after an outage of the API server it may be.
     pub standing: Reader<NodeRegistration>,
 }
 
@@ -88,8 +87,7 @@ impl StatusTask {
         }
     }
 
-    /// Runs until cancelled. Writes under way are given up; what is missing is seen after a
-    /// restart.
+    /// Runs until cancelled. Writes in progress are abandoned; missing ones are found after a restart.
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
             let look_again = self.look();
@@ -107,8 +105,8 @@ impl StatusTask {
         self.writes.shutdown().await;
     }
 
-    /// Compares, and begins the writes whose time has come. Returns when to look again though
-    /// nothing happens.
+    /// Compares, and begins the writes that are due. Returns when to check again though nothing
+    /// changes.
     fn look(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let is_up = self.reach.get().is_up();

@@ -20,7 +20,7 @@ use mirrorlet_core::status::merge::{StatusAction, may_delete};
 pub(super) struct Done {
     pub uid: PodUid,
     pub full_name: FullName,
-    /// The object as it was read, where the watch was behind.
+    /// The object as it was read, if the watch was behind.
     pub read: Option<Arc<Pod>>,
     pub outcome: Outcome,
     /// The outcome of the deletion that followed, if one did.
@@ -28,7 +28,7 @@ pub(super) struct Done {
 }
 
 pub(super) enum Outcome {
-    /// There was nothing to write when its turn came.
+    /// There was nothing left to write when its turn came.
     Nothing,
     /// It was written; the object is now this.
     Written { patch: Value, object: Arc<Pod> },
@@ -42,7 +42,7 @@ pub(super) enum Outcome {
     Failed(ApiError),
 }
 
-/// Does what is to be done about an object when its turn has come, by what the board says then.
+/// Executes the action for an object when its turn has come, with the board's state at that time.
 pub(super) async fn write(
     cluster: ClusterClient,
     board: Board,
@@ -91,9 +91,9 @@ struct Patched {
     outcome: Outcome,
     /// The object as it was read, if it was.
     read: Option<Arc<Pod>>,
-    /// Whether it was the last write: the object may be deleted then, though the API server didn't take all
-    /// of it. Where it did, the next look deletes the object, in its turn: the answers to both can be as
-    /// large as an object may be.
+    /// Whether it was the last write: the object may be deleted then, even if the API server didn't
+    /// accept all of it. If it did, the next check deletes the object, in its turn: the answers to both
+    /// can be as large as an object may be.
     is_last: bool,
 }
 
@@ -149,11 +149,11 @@ struct Sent {
     answered: Seen,
 }
 
-/// Sends the difference between an object and what the board says when its turn has come, if there is one.
+/// Sends the difference between an object and the board's current state, if there is one.
 ///
-/// The patch is for the version of the object that it is made from, and no other; each object of the API
-/// server has one. A call that was given up, and takes effect after a later one, then changes nothing: an
-/// older status never takes the place of a newer one.
+/// The patch is for exactly the version of the object from which it was computed; each version in the
+/// API server gets one. An abandoned call that takes effect after a later one then changes nothing: an
+/// older status never replaces a newer one.
 async fn send(
     cluster: &ClusterClient,
     board: &Board,

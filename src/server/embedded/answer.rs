@@ -1,4 +1,4 @@
-//! The forms of answers: JSON, tables, metadata alone, errors.
+//! The formats of answers: JSON, tables, metadata only, errors.
 //!
 //! Upstream: `apiserver/pkg/endpoints/handlers/negotiation`, `responsewriters`.
 
@@ -36,7 +36,7 @@ pub(super) enum Form {
     Partial,
 }
 
-/// The form that a client accepts first of those that there are.
+/// The available format that the client prefers.
 ///
 /// # Errors
 /// It accepts none.
@@ -62,7 +62,7 @@ pub(super) fn form(headers: &HeaderMap, include: Include) -> Result<Form, Status
     Err(Status::not_acceptable())
 }
 
-/// JSON as an answer; for people at a terminal with line breaks.
+/// A JSON answer; indented for users at a terminal.
 pub(super) fn json(code: u16, value: &Value, headers: &HeaderMap) -> Response {
     let text = if is_person(headers) {
         serde_json::to_string_pretty(value).map(|text| text + "\n")
@@ -103,8 +103,8 @@ pub(super) fn refused(status: &Status) -> Response {
     answer
 }
 
-/// A list in that form, which is encoded while the client reads it: a list may be many times larger
-/// than an object, and many clients may ask for one.
+/// A list in that format, which is encoded while the client reads it: a list may be many times larger
+/// than an object, and many clients may request one.
 ///
 /// Upstream: `StreamingCollectionEncodingToJSON` of
 /// `staging/src/k8s.io/apimachinery/pkg/runtime/serializer/json/collections.go`.

@@ -1,4 +1,4 @@
-//! The API in memory and on a directory of its own, for tests. The agent shows what the test says.
+//! The API in memory and on a directory of its own, for tests. The test sets the agent's state.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ impl Bed {
         self.show(object, origin);
     }
 
-    /// Has the agent show an object that pods refer to, a workload, or a pod that runs.
+    /// Adds an object that pods refer to, a workload, or a running pod to the agent's state.
     pub(super) fn show(&self, object: &Value, origin: Origin) {
         let node = NodeName::from("box");
         let context = ParseContext {
@@ -98,7 +98,7 @@ impl Bed {
         }
     }
 
-    /// The code of an answer, and its body. A body of `null` is sent as an empty one.
+    /// The code of an answer, and its body. A `null` body is sent as an empty one.
     pub(super) async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let kind = match method {
             "PATCH" => "application/merge-patch+json",

@@ -25,12 +25,12 @@ use super::Call;
 ///
 /// Upstream: `MaxRequestBodyBytes` of `apiserver/pkg/server/config.go`.
 const BYTES_MAX: usize = 3 << 20;
-/// Largest body of the options of a deletion, in bytes. Such a request keeps them until containers
+/// Maximum size of the body with delete options, in bytes. Such a request keeps them until containers
 /// have stopped.
 const OPTIONS_BYTES_MAX: usize = 8 << 10;
 /// Most bytes of all bodies that are held at the same time.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// How long a request may wait until its body may be read, and how long the client may take to send it.
+/// How long a request may wait before its body is read, and how long the client may take to send it.
 ///
 /// Upstream: `--request-timeout` of kube-apiserver.
 const READ_FOR: Duration = Duration::from_mins(1);
@@ -40,11 +40,11 @@ const ALIAS_DEPTH_MAX: usize = 8;
 /// The types that are read.
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// Reads bodies; limits how much of them is held at the same time.
+/// Reads bodies; limits how many bytes of them are held at the same time.
 #[derive(Clone)]
 pub(super) struct Bodies(Arc<Semaphore>);
 
-/// A body. Others can be read in its place once it is dropped.
+/// A body. Its space is released on drop.
 pub(super) struct Held {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
@@ -65,7 +65,7 @@ impl Default for Bodies {
 }
 
 impl Bodies {
-    /// Reads a body whole, if it isn't too large. Waits until there is room for it.
+    /// Reads a complete body, if it isn't too large. Waits until there is room for it.
     pub(super) async fn read(&self, body: Body) -> Result<Held, Status> {
         let declared = body.size_hint().exact();
         let size = declared.and_then(|size| usize::try_from(size).ok());
@@ -121,7 +121,7 @@ pub(super) fn object(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> 
     }
 }
 
-/// The object as a write changes it: what a patch makes of it, or the body itself.
+/// The object after a write: the result of a patch, or the body itself.
 pub(super) fn changed(call: &Call, before: &Value, body: &[u8]) -> Result<Value, Status> {
     if call.method == "PATCH" {
         patch::apply(before, content_type(&call.headers), body)
@@ -130,7 +130,7 @@ pub(super) fn changed(call: &Call, before: &Value, body: &[u8]) -> Result<Value,
     }
 }
 
-/// The object in a body of YAML, or of JSON, whose strings have characters that YAML has not.
+/// The object in a body of YAML, or of JSON, whose strings may have characters that YAML doesn't allow.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, Status> {
     // The count is that of JSON: YAML may have any number of these characters in its strings.
     let is_counted = check_json(body).is_ok();
@@ -182,7 +182,7 @@ pub(super) fn small(headers: &HeaderMap, body: &[u8]) -> Result<Value, Status> {
     object(headers, body)
 }
 
-/// The options of a deletion: those in its body or, where that is empty, in its parameters.
+/// The options of a deletion: those in its body or, if that is empty, in its parameters.
 ///
 /// Upstream: `DeleteResource` of `apiserver/pkg/endpoints/handlers/delete.go`.
 pub(super) fn options(call: &Call, body: &[u8]) -> Result<Value, Status> {

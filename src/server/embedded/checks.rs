@@ -1,11 +1,11 @@
-//! Requests that are refused by their headers, whatever they ask for.
+//! Requests that are refused because of their headers.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, header};
 use mirrorlet_apimachinery::status::Status;
 
-/// Refuses what a browser sends for a page of somebody else, though it has no certificate of ours.
+/// Refuses requests that a browser sends for a foreign page, though it has no certificate of ours.
 pub(super) fn check_host(headers: &HeaderMap) -> Result<(), Status> {
     let refused = |what: &str| {
         Err(Status::bad_request(format!(
@@ -29,7 +29,7 @@ pub(super) fn check_host(headers: &HeaderMap) -> Result<(), Status> {
     Ok(())
 }
 
-/// Refuses a request for somebody else, as of `kubectl --as`: it would be answered as one of `user`.
+/// Refuses impersonation, as with `kubectl --as`: the request would be answered as one of `user`.
 pub(super) fn check_impersonation(headers: &HeaderMap, user: &str) -> Result<(), Status> {
     const PREFIX: &str = "impersonate-";
     let mut asked = headers.iter().filter_map(|(name, value)| {

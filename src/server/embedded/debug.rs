@@ -1,7 +1,7 @@
-//! `kubectl debug`: containers that are added to a pod that runs.
+//! `kubectl debug`: ephemeral containers in a running pod.
 //!
-//! They belong to the version of the pod that runs, whichever file defines it: nothing is stored in
-//! that file, and the next version has none of them.
+//! They belong to the running version of the pod, whichever file defines it: nothing is stored in that
+//! file, and the next version doesn't have them.
 //!
 //! Upstream: `pkg/registry/core/pod/storage/ephemeralcontainers.go`,
 //! `pkg/apis/core/validation/validation.go` (`validateEphemeralContainers`).
@@ -58,10 +58,10 @@ impl Api {
     }
 }
 
-/// The containers that a pod has beyond those before.
+/// The containers that a pod has in addition to its earlier ones.
 ///
 /// # Errors
-/// One of those before is missing or changed, or a new one isn't valid.
+/// An earlier one is missing or changed, or a new one is invalid.
 fn added(before: &Value, after: &Value) -> Result<Vec<EphemeralContainer>, Status> {
     let of = |pod: &Value| -> Vec<Value> {
         let all = pod["spec"]["ephemeralContainers"].as_array();
@@ -149,10 +149,10 @@ fn check(container: &Value, pod: &Value, place: &str) -> Vec<Cause> {
     causes
 }
 
-/// Takes the containers that were added for debugging out of a pod that is to be stored.
+/// Removes the ephemeral containers from a pod that will be stored.
 ///
 /// # Errors
-/// They are others than before: only [`Api::debug`] adds some.
+/// They differ from the earlier ones: only [`Api::debug`] adds some.
 pub(super) fn take_out(object: &mut Value, before: Option<&Value>) -> Result<(), Status> {
     const LIST: &str = "ephemeralContainers";
     let known = before.map(|before| before["spec"][LIST].clone());

@@ -1,5 +1,5 @@
-//! `delete`, `deletecollection` and evictions: a file goes, and what its containers still do is shown
-//! until they are gone. It is one piece: all three end in `Api::remove`, which the rest serves.
+//! `delete`, `deletecollection` and evictions: a file is removed, and the object is shown until its
+//! containers are gone. In one file: all three end in `Api::remove`, and the rest supports it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -74,9 +74,9 @@ impl Api {
         Ok(answer::json(200, &value, &call.headers))
     }
 
-    /// Answers an eviction: a deletion that a budget could refuse, of which there are none. On a
-    /// cordoned Node a workload's pod stays away, and the answer comes once it has stopped: whoever
-    /// drains the Node waits for that.
+    /// Answers an eviction: a deletion that a budget could refuse, but there are none. On a cordoned
+    /// Node a workload's pod stays away, and the answer follows once it has stopped: `kubectl drain`
+    /// waits for that.
     pub(super) async fn evict(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let eviction = body::small(&call.headers, bytes)?;
         let key = call.key();
@@ -87,8 +87,8 @@ impl Api {
         Ok(answer::json(201, &done, &call.headers))
     }
 
-    /// Answers `deletecollection`: each object by itself. Those that the API doesn't store stay, and
-    /// are not in the answer.
+    /// Answers `deletecollection`: each object individually. Objects that the API doesn't store stay,
+    /// and are not in the answer.
     pub(super) async fn delete_collection(
         &self,
         call: &Call,
@@ -160,7 +160,7 @@ impl Api {
         self.in_turn(resource, remove).await
     }
 
-    /// Removes an object. Returns what the answer holds. The caller has its turn.
+    /// Removes an object. Returns the answer's content. The caller holds the turn.
     pub(super) async fn remove(&self, key: &Key, options: &Value) -> Result<Value, Status> {
         let object = self.find(key)?;
         meta::check_preconditions(options, &object, key.resource)?;
@@ -233,7 +233,7 @@ impl Api {
         removed
     }
 
-    /// Removes an object that has a file of its own. Returns what the answer holds.
+    /// Removes an object with a file of its own. Returns the answer's content.
     async fn remove_stored(
         &self,
         key: &Key,
@@ -252,8 +252,8 @@ impl Api {
         Ok(deletion_answer(key, left.as_ref().unwrap_or(object)))
     }
 
-    /// Whether an object whose deletion has failed is as it was: it has its file, and isn't shown as one
-    /// that has ended, which a repeated deletion removes.
+    /// Whether an object whose deletion has failed is unchanged: it has its file, and isn't shown as
+    /// ended, which a repeated deletion removes.
     async fn is_kept(&self, key: &Key) -> bool {
         let path = files::path(self.store.directory(), key);
         let is_held = self.store.held(|held| held.has(key));
@@ -282,7 +282,7 @@ impl Api {
         Ok(true)
     }
 
-    /// Removes what a deletion that ended with an error may have left of an object.
+    /// Removes remains of a failed deletion of an object.
     async fn forget_held(&self, key: &Key) -> Result<(), Status> {
         let (directory, key) = (self.store.held_directory().to_owned(), key.clone());
         let forgotten = disk::blocking(move || held::forget(&directory, &key));
@@ -303,8 +303,8 @@ impl Api {
             .map_err(|error| unstored(&error))
     }
 
-    /// Marks an object as deleted, if finalizers hold it. Returns it as it is then; none where nothing
-    /// holds it, and nothing was done.
+    /// Marks an object as deleted, if finalizers hold it. Returns its state then; none if nothing holds
+    /// it, and nothing was done.
     pub(super) async fn hold(
         &self,
         key: &Key,
@@ -361,8 +361,8 @@ impl Api {
         Ok(())
     }
 
-    /// Stores the next version of an object whose metadata alone have changed; one that is being
-    /// deleted is removed with its last finalizer. Returns it.
+    /// Stores the next version of an object with only changed metadata; one that is being deleted is
+    /// removed with its last finalizer. Returns it.
     pub(super) async fn put(&self, key: &Key, mut object: Value) -> Result<Value, Status> {
         let is_deleted = garbage::is_deleted(&object);
         if is_deleted && !garbage::has_finalizers(&object) {
@@ -417,7 +417,7 @@ impl Api {
         is_run.then(|| JobName::new(&key.namespace, &key.name))
     }
 
-    /// Has a pod end with the grace that its deletion says, or its own, and be shown so.
+    /// Makes a pod end with the grace period of its deletion, or its own, and be shown so.
     fn note_end_of_pod(&self, key: &Key, object: &Value, options: &Value) {
         let deletion = deletion(object, options);
         let view = self.store.view();
@@ -430,8 +430,8 @@ impl Api {
         self.store.note_deletion(meta::uid(object), deletion);
     }
 
-    /// Takes [`note_end_of_pod`](Self::note_end_of_pod) back, for a pod that goes on: a later edit of it
-    /// would stop it with the grace of the deletion.
+    /// Reverts [`note_end_of_pod`](Self::note_end_of_pod), for a pod that continues: a later edit of it
+    /// would stop it with the grace period of the deletion.
     fn forget_end_of_pod(&self, key: &Key, object: &Value) {
         let view = self.store.view();
         if let Some(pod) = view.pod_by_name(&key.namespace, &key.name) {

@@ -1,5 +1,5 @@
-//! The pods that a Service selects, as `Endpoints` and `EndpointSlice`s: what `kubectl describe` of a
-//! Service shows, and clients that look for its pods read. Pure.
+//! The pods that a Service selects, as `Endpoints` and `EndpointSlice`s, for `kubectl describe` of a
+//! Service, and clients that look up its pods. Pure.
 //!
 //! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go` and `utils.go`,
 //! `pkg/controller/endpoint/endpoints_controller.go`.
@@ -37,7 +37,7 @@ struct Endpoint<'a> {
 }
 
 impl<'a> Endpoint<'a> {
-    /// None of a pod that is over, has no address, or has none of the Service's ports.
+    /// None for a pod that has ended, has no address, or has none of the Service's ports.
     fn of(service: &Service, shown: &'a ShownPod) -> Option<Self> {
         let pod = &shown.pod;
         if !selects(service, pod) {
@@ -86,7 +86,7 @@ impl<'a> Endpoint<'a> {
         })
     }
 
-    /// The name of its node, and its own where it has one below the Service's.
+    /// The name of its node, and its own hostname if it has one below the Service's.
     fn names(&self, service: &str) -> Vec<(&'static str, String)> {
         let spec = self.shown.pod.spec.as_ref();
         let part = |of: fn(&PodSpec) -> &Option<String>| {
@@ -108,8 +108,8 @@ fn addresses(status: &PodStatus) -> Vec<IpAddr> {
     all.collect()
 }
 
-/// The `Endpoints` and the `EndpointSlice`s of a Service; none of one without a selector. `object` is
-/// the Service as it is shown.
+/// The `Endpoints` and the `EndpointSlice`s of a Service; none without a selector. `object` is the
+/// Service as it is shown.
 pub(super) fn objects<'a>(
     service: &Service,
     object: &Value,

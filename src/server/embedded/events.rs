@@ -1,4 +1,4 @@
-//! The places of watches, and the lines of their events.
+//! The limits of watches, and the lines of their events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ struct Written {
     line: Bytes,
 }
 
-/// The lines of whole objects: a change is written once for all that watch it. The latest short lines are
-/// kept, long ones for as long as they are being sent.
+/// The lines of complete objects: a change is encoded once for all that watch it. The latest short
+/// lines are cached, long ones while they are being sent.
 #[derive(Clone, Default)]
 pub(super) struct Lines {
     latest: Arc<Mutex<VecDeque<Written>>>,

@@ -1,7 +1,7 @@
-//! The files that the API stores objects in.
+//! The files in which the API stores objects.
 //!
-//! `<root>/api/NAMESPACE/RESOURCE/NAME.yaml`, each renamed in and synced before its write is
-//! answered. They are manifests like any others, and a source reads them.
+//! `<root>/api/NAMESPACE/RESOURCE/NAME.yaml`, each replaced by renaming and synced before its write is
+//! answered. They are ordinary manifests, and a source reads them.
 
 use std::fs;
 use std::io;
@@ -24,13 +24,13 @@ const SUFFIX: &str = ".yaml";
 /// Longest name of an object, in bytes: the names of its file, and of the file that is written next
 /// door and renamed, have at most 255 (`NAME_MAX` of Linux).
 const NAME_BYTES_MAX: usize = 255 - SUFFIX.len() - disk::TEMP_SUFFIX.len();
-/// Most bytes of the text of an object: one that has grown by patches isn't larger than one that is
-/// created.
+/// Maximum size of an object's text in bytes: patches can't grow one beyond the maximum of a created
+/// one.
 ///
 /// Upstream: etcd's `--max-request-bytes`, 1.5 MiB.
 pub(super) const TEXT_BYTES_MAX: usize = 3 << 19;
 
-/// Checks that the name of an object can be that of a file.
+/// Checks that the name of an object is valid for a file.
 ///
 /// # Errors
 /// It is too long.
@@ -68,7 +68,7 @@ pub(super) fn text(object: &Value) -> Result<String, serde_saphyr::ser::Error> {
 /// The bytes of all stored files. Blocks on the disk.
 ///
 /// # Errors
-/// As the system says.
+/// The system's error.
 pub(super) fn bytes(directory: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     let mut directories = vec![directory.to_owned()];
@@ -92,7 +92,7 @@ pub(super) fn bytes(directory: &Path) -> io::Result<u64> {
 /// Stores an object. Blocks on the disk.
 ///
 /// # Errors
-/// As the system says; the file is as it was.
+/// The system's error; the file is unchanged.
 pub(super) fn write(directory: &Path, key: &Key, text: &str) -> io::Result<()> {
     let path = path(directory, key);
     let parent = path.parent().unwrap_or(directory);
@@ -105,11 +105,11 @@ pub(super) fn write(directory: &Path, key: &Key, text: &str) -> io::Result<()> {
     }
 }
 
-/// Makes all directories last: an agent that was killed may have made one and not synced it.
-/// Blocks on the disk.
+/// Makes all directories durable: a killed agent may have created one without syncing it. Blocks on the
+/// disk.
 ///
 /// # Errors
-/// As the system says.
+/// The system's error.
 pub(super) fn sync_all(directory: &Path) -> io::Result<()> {
     let mut directories = vec![directory.to_owned()];
     while let Some(directory) = directories.pop() {
@@ -127,7 +127,7 @@ pub(super) fn sync_all(directory: &Path) -> io::Result<()> {
 /// Removes the file of an object. Blocks on the disk.
 ///
 /// # Errors
-/// As the system says.
+/// The system's error.
 pub(super) fn remove(directory: &Path, key: &Key) -> io::Result<()> {
     let path = path(directory, key);
     disk::remove(&path)?;

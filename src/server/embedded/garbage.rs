@@ -1,8 +1,8 @@
-//! The collection of garbage: the API deletes what it stores once the owners are gone, and lets go of
-//! what waited for its dependents.
+//! Garbage collection: the API deletes its objects once their owners are gone, and completes deletions
+//! that waited for dependents.
 //!
-//! As long as no stored object has an owner or waits for a finalizer, the task waits for writes alone:
-//! an idle agent spends nothing on it.
+//! While no stored object has an owner or waits for a finalizer, the task only waits for writes: an
+//! idle agent spends nothing on it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The events of the journal as objects, which the cache has.
+//! The events of the journal as objects in the cache.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,7 +24,7 @@ const EVENTS_MAX: usize = 2000;
 /// Most events whose pods were not shown yet; the oldest stay as they are.
 const EARLY_MAX: usize = 256;
 
-/// The events of the journal as objects, which the cache has.
+/// The events of the journal as objects in the cache.
 pub(super) struct Events {
     correlator: Correlator,
     /// The number of the next entry of the journal.
@@ -33,13 +33,13 @@ pub(super) struct Events {
     times: BTreeMap<Key, Timestamp>,
     /// The earliest of these.
     oldest: Option<Timestamp>,
-    /// Those whose pods were not shown yet, with the UIDs that the agent has for these: the journal
-    /// has some a moment before the agent shows their pods.
+    /// Events whose pods were not shown yet, with the agent's UIDs of these: the journal has some a
+    /// moment before the agent shows their pods.
     early: VecDeque<(Key, String)>,
 }
 
 impl Events {
-    /// None so far, of that node's agent.
+    /// Returns an empty set, for that node's agent.
     pub(super) fn new(node: &str) -> Self {
         Self {
             correlator: Correlator::new(node),
@@ -50,7 +50,7 @@ impl Events {
         }
     }
 
-    /// Takes in what was added to the journal, and drops what is old.
+    /// Adds new entries of the journal, and drops old ones.
     pub(super) fn take(
         &mut self,
         view: &dyn AgentView,
@@ -116,13 +116,13 @@ impl Events {
         });
     }
 
-    /// Whether one of them is older than events that are shown.
+    /// Whether one of them is older than the maximum age.
     pub(super) fn has_old(&self, now: Timestamp) -> bool {
         let oldest = self.oldest;
         oldest.is_some_and(|oldest| elapsed(oldest, now) >= EVENT_AGE_MAX)
     }
 
-    /// Drops those that are old, and the oldest of too many.
+    /// Drops old ones, and the oldest if there are too many.
     pub(super) fn drop_old(&mut self, now: Timestamp, cache: &mut Cache) {
         let mut forget = |key: &Key| cache.remove(key);
         self.times.retain(|key, at| {

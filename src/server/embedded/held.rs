@@ -1,8 +1,8 @@
-//! Objects that were deleted, have finalizers left, and end all the same: pods, and workloads that
-//! go after their pods.
+//! Objects that were deleted, have finalizers left, but end nevertheless: pods, and workloads that are
+//! deleted after their pods.
 //!
-//! Their file leaves the directories that the source reads, so that their containers stop. Until
-//! the last finalizer is removed the object is shown from a file in a directory of its own.
+//! Their file is moved out of the directories that the source reads, so that their containers stop.
+//! Until the last finalizer is removed, the object is shown from a file in a separate directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,11 +63,11 @@ pub(super) struct Read {
 }
 
 impl Held {
-    /// Reads the files. One whose object is stored still counts for nothing, and is removed if the disk
-    /// allows it: its deletion was never answered. Blocks on the disk.
+    /// Reads the files. If the object of a file is still stored, the file is ignored, and removed if
+    /// the disk allows it: its deletion was never answered. Blocks on the disk.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     pub(super) fn read(stored: &Path) -> io::Result<Read> {
         let directory = directory(stored);
         let mut read = Read::default();
@@ -113,9 +113,9 @@ impl Held {
         })
     }
 
-    /// The objects as they are shown. `shown` finds the object of that key that the agent shows: its
-    /// status is the object's as long as its containers stop, and is remembered. `complete` says whether
-    /// the agent shows everything that is there: the containers of a pod that it doesn't show are gone.
+    /// The objects to show. `shown` returns the agent's object of a key: its status is used while its
+    /// containers stop, and is stored. `complete` says that the agent shows everything that exists, so
+    /// that the containers of a missing pod are gone.
     pub(super) fn objects<'a>(
         &self,
         complete: bool,
@@ -154,11 +154,10 @@ impl Held {
     }
 }
 
-/// Removes what a deletion that ended with an error may have left of an object: it would come back
-/// from it. Blocks on the disk.
+/// Removes remains of a failed deletion of an object: it would come back from them. Blocks on the disk.
 ///
 /// # Errors
-/// As the system says.
+/// The system's error.
 pub(super) fn forget(directory: &Path, key: &Key) -> io::Result<()> {
     if files::path(directory, key).exists() {
         files::remove(directory, key)
@@ -202,7 +201,7 @@ fn read_object(path: &Path) -> Option<(Key, Value)> {
     garbage::is_deleted(&object).then_some((key, object))
 }
 
-/// A pod whose containers are gone, as a kubelet leaves one that has finalizers.
+/// Sets a pod whose containers are gone to the state in which a kubelet leaves one with finalizers.
 ///
 /// Upstream: `pkg/kubelet/status/status_manager.go` (`TerminatePod`).
 fn end(pod: &mut Value) {

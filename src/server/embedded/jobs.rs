@@ -1,4 +1,4 @@
-//! Jobs and CronJobs, as `kubectl get jobs` and `kubectl wait` read them. Pure.
+//! Jobs and CronJobs, for `kubectl get jobs` and `kubectl wait`. Pure.
 //!
 //! Upstream: `pkg/controller/job/job_controller.go`, `pkg/apis/batch/v1/defaults.go`.
 
@@ -29,12 +29,12 @@ pub(super) fn job(object: &mut Value, report: Option<&JobReport>) {
     object["status"] = report.map_or_else(|| json!({}), job_status);
 }
 
-/// The selector that the API server makes for a Job, which chooses the pods that it has made.
+/// The selector that the API server generates for a Job, which matches the pods that it has created.
 pub(super) fn selector(name: &Value) -> Value {
     json!({"matchLabels": {keys::JOB_NAME: name}})
 }
 
-/// Takes the selector out of a Job that was made for it: a document has none.
+/// Removes the generated selector from a Job: a document has none.
 pub(super) fn take_selector(object: &mut Value, key: &Key) {
     let is_own = key.resource == &JOBS && object["spec"]["selector"] == selector(&json!(key.name));
     if is_own && let Some(spec) = object["spec"].as_object_mut() {
@@ -83,7 +83,7 @@ fn job_status(report: &JobReport) -> Value {
     status
 }
 
-/// Fills in the defaults and the status of a CronJob. `runs` are its Jobs that run.
+/// Fills in the defaults and the status of a CronJob. `runs` are its running Jobs.
 pub(super) fn cron_job(object: &mut Value, report: Option<&CronJobReport>, runs: &[&JobReport]) {
     observe(object);
     let spec = &mut object["spec"];
@@ -108,7 +108,7 @@ pub(super) fn cron_job(object: &mut Value, report: Option<&CronJobReport>, runs:
     object["status"] = status;
 }
 
-/// The Job that is a run of a CronJob, made of that one's document.
+/// The Job that is a run of a CronJob, built from the CronJob's document.
 pub(super) fn run(cron_job: &Value, report: &JobReport) -> Value {
     let template = &cron_job["spec"]["jobTemplate"];
     let mut metadata = json!({

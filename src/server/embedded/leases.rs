@@ -1,8 +1,8 @@
-//! Leases: the Node's own, which says that the agent is alive, and those by which programs elect a
-//! leader.
+//! Leases: the Node's own, which shows that the agent is alive, and those for leader election of
+//! programs.
 //!
-//! These are renewed every few seconds, and mean nothing without the programs: they are kept in memory
-//! and end with the agent, as no other object does.
+//! The latter are renewed every few seconds, and mean nothing without the programs: they are kept in
+//! memory and lost with the agent, unlike all other objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ const LEASES_MAX: usize = 1000;
 pub(super) struct Leases(BTreeMap<Key, Value>);
 
 impl Leases {
-    /// Keeps a lease.
+    /// Stores a lease.
     ///
     /// # Errors
-    /// It is no lease, or there are too many.
+    /// It is invalid, or there are too many.
     pub(super) fn put(&mut self, key: &Key, object: Value) -> Result<(), Status> {
         check(&object)?;
         if self.0.len() >= LEASES_MAX && !self.0.contains_key(key) {
@@ -97,7 +97,7 @@ fn of_node(node: &str, started_at: Timestamp) -> Value {
     })
 }
 
-/// The Node's lease as it is read: the agent that answers is alive now.
+/// The Node's lease in the form for clients: the agent that answers is alive now.
 pub(super) fn renewed(object: Arc<Value>, key: &Key, node: &str) -> Arc<Value> {
     if key.resource != &LEASES || key.namespace != NODE_LEASES || key.name != node {
         return object;

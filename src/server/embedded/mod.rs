@@ -1,11 +1,11 @@
-//! The embedded API: kubectl, and any other client of Kubernetes, without a cluster.
+//! The embedded API, for kubectl and any other client of Kubernetes, without a cluster.
 //!
-//! It shows what the agent has: the pods and objects of manifests, this Node, events. What is
-//! created through it is stored in files below the root, which are a source like the manifest
-//! directory; there is no database. It listens on a loopback address, and answers only clients that
-//! have a certificate of its own authority.
+//! It shows the agent's state: the pods and objects of manifests, this Node, events. Objects created
+//! through it are stored in files below the root, which are a source like the manifest directory; there
+//! is no database. It listens on a loopback address, and only accepts clients with a certificate of its
+//! own authority.
 //!
-//! The crate `mirrorlet_apimachinery` decides about paths, parameters, patches and tables.
+//! The crate `mirrorlet_apimachinery` implements paths, parameters, patches and tables.
 
 mod answer;
 #[cfg(test)]
@@ -80,8 +80,8 @@ use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
 use super::node::{Shared, listen, tls};
 use super::view::AgentView;
 
-/// How long a request waits at the start for what is not known yet, before its client is asked to try
-/// again: as long as it takes to list some hundred containers.
+/// How long a request waits at the start for state that is not known yet, before its client is asked to
+/// retry: as long as it takes to list some hundred containers.
 const KNOWN_WAIT: Duration = Duration::from_secs(2);
 
 /// The parts of the embedded API.
@@ -109,7 +109,7 @@ pub struct EmbeddedApi {
     renewal: Renewal,
 }
 
-/// Replaces certificates while the API is served; connections that are open stay.
+/// Replaces certificates while the API is served; open connections stay.
 #[derive(Clone)]
 pub struct Renewal {
     served: Arc<tls::Served>,
@@ -117,10 +117,10 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Has clients see another certificate, and authenticates theirs by that authority (PEM).
+    /// Shows another certificate to clients, and authenticates theirs by that authority (PEM).
     ///
     /// # Errors
-    /// The authority is none; nothing has changed then.
+    /// The authority is invalid; nothing has changed then.
     pub fn replace(&self, certificate: CertifiedKey, authority: &[u8]) -> io::Result<()> {
         let replaced = self.authorities.replace(authority);
         replaced.map_err(|error| io::Error::other(error.to_string()))?;
@@ -134,7 +134,7 @@ impl Renewal {
 struct Api {
     store: Arc<Store>,
     node: NodeName,
-    /// Set once the agent has read manifests and what is stored: before, a list would lack objects.
+    /// Set once the agent has read manifests and stored objects: before, a list would be incomplete.
     known: Arc<OnceCell<()>>,
     /// One write at a time, which begins with [`Api::turn`].
     writing: Turns,
@@ -193,10 +193,10 @@ impl Reviewer for OwnClients {
 }
 
 impl EmbeddedApi {
-    /// Puts it together. Blocks on the disk.
+    /// Creates the API. Blocks on the disk.
     ///
     /// # Errors
-    /// The directory can't be written to, or the authority is none.
+    /// The directory can't be written to, or the authority is invalid.
     pub fn new(parts: EmbeddedParts, cancel: &CancellationToken) -> io::Result<Self> {
         let authorities = ClientAuthorities::default();
         let replaced = authorities.replace(&parts.authority);
@@ -291,8 +291,8 @@ impl Api {
         self.of_target(&call, request).await
     }
 
-    /// Waits until the agent has read the manifest directory and what is stored, and knows what runs: a
-    /// client that lists before would take what is missing for deleted.
+    /// Waits until the agent has read the manifest directory and stored objects, and knows the running
+    /// pods: a client that lists before would take missing objects for deleted ones.
     ///
     /// # Errors
     /// It hasn't, or a manifest URL or the runtime hasn't answered in the first seconds.

@@ -1,5 +1,5 @@
-//! The namespaces that are stored: what their files say about them. No source delivers it, because
-//! namespaces have no effect on pods.
+//! The stored namespaces, from their files. No source delivers them, because namespaces have no effect
+//! on pods.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -33,7 +33,7 @@ type Identity = [i128; 6];
 /// A namespace that is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StoredNamespace {
-    /// When its file was there first: its age, if the file doesn't say that.
+    /// When its file was first seen: its age, if the file doesn't contain it.
     pub(super) since: Timestamp,
     /// Its metadata.
     pub(super) metadata: Map<String, Value>,
@@ -46,12 +46,12 @@ pub(super) struct StoredNamespace {
 pub(super) struct Ending {
     /// Since when.
     pub(super) since: Timestamp,
-    /// The namespace as it was stored, if it was: its file goes before it does.
+    /// The stored namespace, if it was stored: its file is removed before it is.
     pub(super) stored: Option<StoredNamespace>,
 }
 
 impl Ending {
-    /// The namespace that is being deleted, as it was shown.
+    /// A namespace that is being deleted, from its shown object.
     pub(super) fn of(object: &Value) -> Self {
         let since = object["metadata"]["deletionTimestamp"].as_str();
         let since = since.and_then(|since| since.parse().ok());
@@ -68,8 +68,8 @@ impl Ending {
     }
 }
 
-/// The namespaces that are stored, by their names. `known` are those that were read before: only files
-/// that changed are read. What a file can't be read for stays as it was. Blocks on the disk.
+/// The stored namespaces, by name. `known` are the earlier ones: only changed files are read. If a file
+/// can't be read, its namespace stays as it was. Blocks on the disk.
 pub(super) fn stored_namespaces(
     directory: &Path,
     known: &BTreeMap<String, StoredNamespace>,

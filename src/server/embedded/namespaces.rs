@@ -1,5 +1,5 @@
-//! The deletion of a namespace: first all that is in it goes, then the namespace itself. While pods
-//! stop, it is shown as Terminating, and nothing new is made in it.
+//! The deletion of a namespace: first everything in it is deleted, then the namespace itself. While
+//! pods stop, it is shown as Terminating, and nothing can be created in it.
 //!
 //! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`.
 
@@ -32,7 +32,7 @@ fn is_used(key: &Key) -> bool {
 }
 
 impl Api {
-    /// Checks that the namespace of a new object exists and stays.
+    /// Checks that the namespace of a new object exists and is not being deleted.
     pub(super) fn check_namespace(&self, key: &Key) -> Result<(), Status> {
         if !key.resource.namespaced {
             return Ok(());
@@ -49,10 +49,10 @@ impl Api {
         Err(Status::forbidden(key.resource, &key.name, &why))
     }
 
-    /// Removes a namespace and all that the API stores in it. The caller has its turn.
+    /// Removes a namespace and all objects that the API stores in it. The caller holds the turn.
     ///
     /// # Errors
-    /// Something in it is defined elsewhere: the namespace would stay, so nothing is removed.
+    /// An object in it is defined elsewhere: the namespace would stay, so nothing is removed.
     pub(super) async fn remove_namespace(
         &self,
         key: &Key,
@@ -89,8 +89,8 @@ impl Api {
         terminating
     }
 
-    /// Stores the next version of a namespace that is being deleted. It stays so: it has no file but the one
-    /// that says that.
+    /// Stores the next version of a namespace that is being deleted. It stays in that state: its only
+    /// file is the one that records that.
     pub(super) async fn store_end(&self, key: &Key, object: &Value) -> Result<Value, Status> {
         let held = self.store.held_directory();
         let path = files::path(held, key);
@@ -103,8 +103,8 @@ impl Api {
         self.find(key)
     }
 
-    /// Marks those objects of a namespace as deleted that finalizers hold: the namespace stays as long
-    /// as they do. What failed deletions left of those that have ended goes. Returns the keys of the others.
+    /// Marks the objects of a namespace as deleted that finalizers hold: the namespace stays as long as
+    /// they do. Removes remains of failed deletions of ended ones. Returns the keys of the others.
     async fn hold_contents(
         &self,
         contents: Vec<(Key, Arc<Value>)>,
@@ -161,10 +161,10 @@ impl Api {
         Ok(())
     }
 
-    /// The objects in a namespace, but for events.
+    /// The objects in a namespace, except for events.
     ///
     /// # Errors
-    /// One is defined by a file that none of them is stored in.
+    /// An object is defined by a file outside the API's directory.
     fn contents(&self, namespace: &str) -> Result<Vec<(Key, Arc<Value>)>, Status> {
         let is_of_it = |resource: &&&'static Resource| {
             resource.is_stored() && resource.namespaced && **resource != &EVENTS

@@ -1,4 +1,4 @@
-//! Changes of the Node: labels, annotations and `kubectl cordon`. All else the agent says itself.
+//! Changes of the Node: labels, annotations and `kubectl cordon`. The agent sets everything else.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `/openapi/v3` and `/openapi/v2`, which clients keep by their hashes.
+//! `/openapi/v3` and `/openapi/v2`, which clients cache by their hashes.
 //!
 //! Upstream: `kube-openapi/pkg/handler3/handler.go`.
 
@@ -26,7 +26,7 @@ const PROTOBUF_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+p
 /// Upstream: `Document` of `google/gnostic-models/openapiv2/OpenAPIv2.proto`.
 const EMPTY: &[u8] = b"\x0a\x032.0\x12\x10\x0a\x0aKubernetes\x12\x02v1\x42\x00";
 
-/// Answers a request for a document; none for a path that has none.
+/// Answers a request for a document; none for an unknown path.
 pub(super) fn answer(parts: &[&str], query: &Query, headers: &HeaderMap) -> Option<Response> {
     let answer = match parts {
         ["openapi", "v3"] => {

@@ -1,4 +1,4 @@
-//! Pods as the API shows them: their UIDs, owners, versions and deletions. Pure.
+//! Pods in the API's form: their UIDs, owners, versions and deletions. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ const OWN: [&str; 6] = [
     keys::RESTART,
 ];
 
-/// The UID of a pod's object. That of a pod which the API stores was given when it was created;
-/// that of any other follows its version and its restarts, as a mirror pod's would.
+/// The UID of a pod's object. For a stored pod it was assigned at its creation; for any other it
+/// follows its version and its restarts, as a mirror pod's would.
 pub(super) fn pod_uid(shown: &ShownPod) -> String {
     let annotation = |pod: &Pod, key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
     let running = &shown.pod;

@@ -1,4 +1,4 @@
-//! A body → the document that is stored: checked as any manifest is, and defaulted. Pure.
+//! Converts a body to the document to store: checked like any manifest, and defaulted. Pure.
 
 use std::borrow::Cow;
 
@@ -37,12 +37,12 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
 }
 
-/// Checks an object and fills in its defaults. `before` is the one that it replaces, if that is one
-/// that pods refer to. `raw` is the body as the client sent it, if that was a whole object in a text:
-/// a key that it has twice is seen only there.
+/// Checks an object and fills in its defaults. `before` is the one that it replaces, if pods can refer
+/// to it. `raw` is the body that the client sent, if that was a complete object as text: only there a
+/// repeated key can be detected.
 ///
 /// # Errors
-/// It is no valid object, can't be honoured here, or changes a field that stays as it is.
+/// The object is invalid, is not supported here, or changes an immutable field.
 pub(super) fn prepare(
     mut object: Value,
     key: &Key,

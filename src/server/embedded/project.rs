@@ -1,4 +1,4 @@
-//! The agent's state → the objects that the API shows. Pure.
+//! Converts the agent's state to the objects of the API. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,7 +33,7 @@ use mirrorlet_core::small::SmallCollect;
 /// Namespaces that every cluster has, whatever is in them.
 pub(super) const BUILT_IN: [&str; 3] = [keys::DEFAULT_NAMESPACE, NODE_LEASES, "kube-system"];
 
-/// When the deletion of an object was asked for, and the seconds that its containers have.
+/// When the deletion of an object was requested, and the grace period of its containers in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deletion {
     /// When they are killed.
@@ -46,21 +46,21 @@ pub(super) struct Deletion {
 pub(super) struct Context<'a> {
     /// Name of the Node.
     pub(super) node: &'a str,
-    /// When the agent started: the age of what says none.
+    /// When the agent started: the age of objects without their own.
     pub(super) started_at: Timestamp,
-    /// The first start of an agent with its root directory: since then this node exists.
+    /// The first start of an agent with its root directory: the age of this node.
     pub(super) first_started_at: Timestamp,
     /// The namespaces that are stored.
     pub(super) namespaces: &'a BTreeMap<String, StoredNamespace>,
-    /// The deletions that were asked for, by the UID of the object.
+    /// The requested deletions, by the UID of the object.
     pub(super) deletions: &'a BTreeMap<String, Deletion>,
     /// The namespaces that are being deleted.
     pub(super) ending: &'a BTreeMap<String, Ending>,
     /// The objects that finalizers hold after their end, and the directory of their files.
     pub(super) held: (&'a Held, &'a Path),
-    /// When what stands at a location was there first.
+    /// When the file at a location was first seen.
     pub(super) times: &'a BTreeMap<String, Timestamp>,
-    /// The objects as they were made last, and the documents of these.
+    /// The previous objects, and their documents.
     pub(super) before: (&'a Cache, &'a BTreeMap<Key, Object>),
 }
 
@@ -86,9 +86,9 @@ impl Context<'_> {
 pub(super) struct Projection {
     pub(super) objects: BTreeMap<Key, Arc<Value>>,
     pub(super) origins: BTreeMap<Key, Origin>,
-    /// The documents of what pods refer to, before the API's additions.
+    /// The documents of objects that pods refer to, before the API's additions.
     pub(super) documents: BTreeMap<Key, Object>,
-    /// The templates of workloads as they are written, and those of their versions.
+    /// The original templates of workloads, and those of their versions.
     pub(super) templates: BTreeMap<Key, Templates>,
 }
 
@@ -126,7 +126,7 @@ fn key_of(object: &Object) -> Key {
     Key::new(resource, key.namespace, key.name)
 }
 
-/// The objects of all that the agent shows, but for events.
+/// The objects for everything that the agent shows, except for events.
 pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     let mut projection = Projection::default();
     let workloads: Vec<_> = shown.workloads.iter().filter_map(Known::of).collect();
@@ -200,7 +200,7 @@ pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
     projection
 }
 
-/// A UID made of a text: the same text has the same one.
+/// A UID derived from a text: the same text gives the same UID.
 pub(super) fn uid_of(text: &str) -> String {
     let digest: [u8; 32] = Sha256::digest(text).into();
     let mut bytes = [0; 16];
@@ -209,7 +209,7 @@ pub(super) fn uid_of(text: &str) -> String {
     uuid(bytes, 8)
 }
 
-/// A UUID (RFC 9562) of that version, made of these bytes.
+/// A UUID (RFC 9562) of that version, from these bytes.
 pub(super) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
     bytes[6] = (bytes[6] & 0x0f) | (version << 4);
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
@@ -292,7 +292,7 @@ fn plain_object(
     value
 }
 
-/// A Service here is its name: it leads to the pods, and has no address of its own.
+/// A Service here is only a name: it resolves to the pods, and has no address of its own.
 fn service_defaults(service: &mut Value) {
     let spec = &mut service["spec"];
     for (key, default) in [
@@ -419,7 +419,7 @@ fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) ->
     object
 }
 
-/// The UID of a namespace: that of its file, if it has one that says so.
+/// The UID of a namespace: the one in its file, if there is one.
 pub(super) fn namespace_uid(name: &str, stored: Option<&StoredNamespace>) -> Value {
     let said = stored.and_then(|stored| stored.metadata.get("uid").cloned());
     said.unwrap_or_else(|| uid_of(&format!("Namespace {name}")).into())

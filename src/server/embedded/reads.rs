@@ -36,8 +36,8 @@ const WATCH_MAX: Duration = Duration::from_hours(2);
 /// The period of bookmarks, for a watch that asks for them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
-/// How many bytes of events are written ahead of what the client has read. An event that is longer is
-/// written alone.
+/// Number of bytes of events that are encoded before the client has read them. A longer event is
+/// encoded alone.
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// Answers `get`.

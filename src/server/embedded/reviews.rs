@@ -1,4 +1,4 @@
-//! Reviews and metrics: objects that are made when they are asked for.
+//! Reviews and metrics: objects that are created on request.
 
 use axum::response::Response;
 use futures::StreamExt as _;
@@ -21,7 +21,7 @@ use super::{Api, Call, answer, body};
 /// The seconds over which processors are measured.
 const WINDOW: &str = "1s";
 
-/// Answers a review: whoever has a certificate of ours may do everything that there is.
+/// Answers a review: clients with our certificate have all permissions.
 pub(super) fn review(call: &Call, bytes: &[u8]) -> Result<Response, Status> {
     // A review is neither a row of a table nor has it metadata.
     if answer::form(&call.headers, Include::Metadata)? != Form::Whole {

@@ -1,5 +1,5 @@
-//! The versions of workloads as `ReplicaSet`s and `ControllerRevision`s, by which `kubectl rollout
-//! history` and `undo` work. Pure.
+//! The versions of workloads as `ReplicaSet`s and `ControllerRevision`s, for `kubectl rollout history`
+//! and `undo`. Pure.
 //!
 //! Upstream: `pkg/controller/deployment/sync.go` (`getNewReplicaSet`),
 //! `pkg/controller/deployment/util/deployment_util.go` (`SetNewReplicaSetAnnotations`),
@@ -28,7 +28,7 @@ pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 /// The annotation of kubectl with what it applied last, which no version has.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The UID of the `ReplicaSet` or `ControllerRevision` of a name, of a workload with that UID.
+/// The UID of the `ReplicaSet` or `ControllerRevision` with a name, for a workload with that UID.
 pub(super) fn revision_uid(owner: &str, name: &str) -> String {
     uid_of(&format!("revision {owner} {name}"))
 }
@@ -87,8 +87,8 @@ pub(super) fn objects(
     made.collect()
 }
 
-/// Says on a Deployment which version it is of, as upstream's controller does: kubectl's `undo` needs
-/// annotations to be there.
+/// Sets the annotation with a Deployment's version, as upstream's controller does: kubectl's `undo`
+/// needs annotations to exist.
 pub(super) fn mark(deployment: &mut Value, revisions: &[WorkloadRevision]) {
     if let Some(newest) = revisions.iter().find(|revision| revision.is_newest) {
         let metadata = meta::metadata(deployment);

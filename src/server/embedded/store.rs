@@ -1,7 +1,7 @@
-//! The objects of the API over time: made anew from what the agent shows whenever somebody asks and
-//! something may have changed, compared with those before, and numbered.
+//! The objects of the API over time: rebuilt from the agent's state on request if something may have
+//! changed, compared with the previous ones, and numbered.
 //!
-//! As long as nobody asks, nothing is made.
+//! Without requests, nothing is built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -39,18 +39,18 @@ use mirrorlet_core::small::SmallCollect;
 const REVISION_FILE: &str = ".revision";
 /// The number of revisions that are reserved at a time: the file is written once for so many changes.
 const REVISIONS_RESERVED: u64 = 1_000_000;
-/// The number of revisions that are left out where it is lost which ones were given out: agents may
-/// have reserved as many beyond those by the clock, by starting a million times in a short time.
+/// The number of revisions that are skipped if the last used one is lost: earlier agents may have
+/// reserved as many beyond the clock's number, by starting a million times in a short time.
 const REVISIONS_LOST_MAX: u64 = 1_000_000 * REVISIONS_RESERVED;
 /// Largest revision that an agent begins after: no agent gets there by counting, and beyond it, revisions
 /// could come to their end.
 const REVISION_MAX: u64 = u64::MAX / 2;
-/// Longest time after the start in which clients wait for manifest URLs and the runtime.
+/// Maximum time after the start in which clients wait for manifest URLs and the runtime.
 pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
-/// The directory of objects that have no namespace. No namespace has that name.
+/// The directory of objects without a namespace. No namespace has that name.
 pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
 
-/// The objects, and who is told of changes.
+/// The objects, and the subscribers of changes.
 pub(super) struct Store {
     view: Arc<dyn AgentView>,
     directory: PathBuf,
@@ -96,7 +96,7 @@ struct State {
 }
 
 impl Store {
-    /// A store of what that view shows. A disk that takes nothing keeps nobody from reading. Blocks on
+    /// Returns a store over that view. A disk that can't be written doesn't prevent reads. Blocks on
     /// the disk.
     ///
     /// # Errors
@@ -182,27 +182,27 @@ impl Store {
         self.state.lock().origins.get(key).cloned()
     }
 
-    /// The document of an object that pods refer to, as it is in force.
+    /// The document in force of an object that pods refer to.
     pub(super) fn document(&self, key: &Key) -> Option<Object> {
         self.state.lock().documents.get(key).cloned()
     }
 
-    /// The templates of a workload: of its document as it is in force, and of its versions.
+    /// The templates of a workload: of its document in force, and of its versions.
     pub(super) fn templates(&self, key: &Key) -> Option<Templates> {
         self.state.lock().templates.get(key).cloned()
     }
 
-    /// Has an object shown as being deleted as long as its containers stop.
+    /// Shows an object as being deleted while its containers stop.
     pub(super) fn note_deletion(&self, uid: &str, deletion: Deletion) {
         self.state.lock().deletions.insert(uid.to_owned(), deletion);
     }
 
-    /// Takes a deletion back that has failed.
+    /// Reverts a deletion that has failed.
     pub(super) fn forget_deletion(&self, uid: &str) {
         self.state.lock().deletions.remove(uid);
     }
 
-    /// Has a namespace shown as being deleted until nothing is in it any more.
+    /// Shows a namespace as being deleted until it is empty.
     pub(super) fn note_end(&self, namespace: &str, at: Timestamp) {
         let mut state = self.state.lock();
         let stored = state.namespaces.get(namespace).cloned();
@@ -211,7 +211,7 @@ impl Store {
         state.ending.entry(name).or_insert(ending);
     }
 
-    /// Has a namespace that is being deleted shown with the metadata of that object.
+    /// Shows a namespace that is being deleted with the metadata of that object.
     pub(super) fn change_end(&self, namespace: &str, object: &serde_json::Value) {
         let mut state = self.state.lock();
         if let Some(ending) = state.ending.get_mut(namespace) {
@@ -219,12 +219,12 @@ impl Store {
         }
     }
 
-    /// The directory of the files of what finalizers hold after its end.
+    /// The directory with the files of objects that finalizers hold after their end.
     pub(super) fn held_directory(&self) -> &Path {
         &self.held_directory
     }
 
-    /// Looks at or changes what finalizers hold after its end.
+    /// Reads or changes the objects that finalizers hold after their end.
     pub(super) fn held<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
         change(&mut self.state.lock().held)
     }
@@ -234,16 +234,15 @@ impl Store {
         self.has_objects
     }
 
-    /// Whether the collection of garbage may have something to do with the newest objects, or these
-    /// are not all known yet.
+    /// Whether garbage collection may have work to do, or the newest objects are not all known yet.
     pub(super) fn is_collectable(&self) -> bool {
         let mut state = self.state.lock();
         self.renew(&mut state, Timestamp::now());
         state.collectable || !state.complete
     }
 
-    /// Makes the objects anew. Returns whether everything is known that is there, or manifest URLs and
-    /// the runtime have had the time for it.
+    /// Rebuilds the objects. Returns whether everything that exists is known, or manifest URLs and the
+    /// runtime have had their time.
     pub(super) fn has_delivered(&self) -> bool {
         let mut state = self.state.lock();
         // The agent's news of what it has loaded may come later.
@@ -252,8 +251,8 @@ impl Store {
         state.complete || self.began.elapsed() >= DELIVERY_MAX
     }
 
-    /// Looks at the newest objects as members of the collection of garbage; none as long as not all is
-    /// known that is there.
+    /// Passes the newest objects to `look` as members for garbage collection; none while not everything
+    /// that exists is known.
     pub(super) fn members<T: Default>(&self, look: impl FnOnce(&[Member<'_>]) -> T) -> T {
         let mut state = self.state.lock();
         self.renew(&mut state, Timestamp::now());
@@ -285,12 +284,13 @@ impl Store {
             && (is_in(&self.directory) || is_in(&self.held_directory))
     }
 
-    /// Whether something was stored that the agent may not have loaded yet: what is shown may be older.
+    /// Whether something was stored that the agent may not have loaded yet, so that shown objects may
+    /// be older.
     pub(super) fn is_behind(&self) -> bool {
         self.state.lock().is_behind
     }
 
-    /// Notes that something is stored, or that the agent has loaded all that was.
+    /// Records that something was stored, or that the agent has loaded everything that was.
     pub(super) fn set_behind(&self, is_behind: bool) {
         self.state.lock().is_behind = is_behind;
     }
@@ -314,7 +314,7 @@ impl Store {
         ])
     }
 
-    /// Makes the objects anew, unless nothing can have changed but that events have got old.
+    /// Rebuilds the objects, unless nothing can have changed except for the age of events.
     fn renew(&self, state: &mut State, now: Timestamp) {
         // Before the look at the agent: what changes meanwhile is looked at again.
         let counters = self.changes().counters();
@@ -383,8 +383,8 @@ impl Store {
         }
     }
 
-    /// Forgets the deletions of namespaces that were made again. As long as not all is known that is
-    /// there, a namespace that has gone counts as one that is being deleted.
+    /// Forgets the deletions of namespaces that were created again. While not everything that exists is
+    /// known, a missing namespace counts as being deleted.
     fn forget_former(&self, state: &mut State) {
         let State {
             ending, namespaces, ..
@@ -411,7 +411,7 @@ impl Store {
     }
 }
 
-/// The counters that change whenever an object may have.
+/// The counters that change whenever an object may have changed.
 pub(super) struct Changes([watch::Receiver<u64>; 3]);
 
 impl Changes {
@@ -447,9 +447,9 @@ fn has_directories(directory: &Path) -> io::Result<bool> {
     Ok(entries.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
 }
 
-/// The revision after which an agent begins that starts now: none beyond it was given out. `kept` is
-/// what the agents before have reserved, unless that is lost. One that could not keep what it reserved
-/// began by the clock, as all do: there are fewer changes than milliseconds.
+/// The revision after which an agent begins that starts now: no higher one was given out. `kept` is the
+/// reservation of earlier agents, unless that is lost. An agent that could not store its reservation
+/// began at the clock's number, as all do: there are fewer changes than milliseconds.
 fn first_revision(kept: Option<u64>, now: Timestamp) -> u64 {
     let by_clock = u64::try_from(now.as_millisecond()).unwrap_or_default();
     let by_clock = by_clock.saturating_add(REVISIONS_RESERVED);

@@ -1,6 +1,6 @@
 //! Stores objects as files. A write is answered once the agent has loaded the file; a file that the
-//! agent doesn't load is removed, or replaced by the one before. As long as the agent hasn't loaded a
-//! file, no other one is written.
+//! agent doesn't load is removed, or replaced by the previous one. Until the agent has loaded a file,
+//! no other one is written.
 
 use std::path::Path;
 use std::{fs, io};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::turns::Turn;
 use super::{Api, files};
 
-/// When a client may ask again whose write was refused because the one before isn't loaded yet.
+/// When a client may retry a write that was refused because the previous one isn't loaded yet.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(super) fn unstored(error: &io::Error) -> Status {
@@ -39,8 +39,8 @@ fn not_loaded(problem: &Diagnostic) -> Status {
     ))
 }
 
-/// Checks that a text of that size has room beside all others. `former` is the size of the one in the
-/// place of which it comes: one that is no larger always has room.
+/// Checks that a text of that size fits beside all others. `former` is the size of the one that it
+/// replaces: one that is not larger always fits.
 fn check_room(present: u64, former: u64, size: u64) -> Result<(), Status> {
     let max = u64::try_from(BYTES_TOTAL_MAX).unwrap_or(u64::MAX);
     let next = present.saturating_sub(former).saturating_add(size);
@@ -53,7 +53,7 @@ fn check_room(present: u64, former: u64, size: u64) -> Result<(), Status> {
 }
 
 impl Api {
-    /// Stores a document, and returns the object once the agent has taken it in.
+    /// Stores a document, and returns the object once the agent has loaded it.
     pub(super) async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
         if key.resource == &LEASES {
             self.store
@@ -105,7 +105,7 @@ impl Api {
         Ok(())
     }
 
-    /// Writes the file of an object in that directory, with that text.
+    /// Writes the file of an object with that text to that directory.
     pub(super) async fn write_file(
         &self,
         directory: &Path,
@@ -131,11 +131,11 @@ impl Api {
         self.turn().await
     }
 
-    /// Waits until a write of that resource has its turn, and runs it to its end, whether its client
-    /// waits for that or not.
+    /// Waits for the turn of a write of that resource, and runs it to its end, even if its client is
+    /// gone.
     ///
     /// # Errors
-    /// Those of the write, or the agent doesn't load what was stored before.
+    /// The errors of the write, or the agent doesn't load an earlier one.
     pub(super) async fn in_turn<T, F>(
         &self,
         resource: &Resource,
@@ -149,8 +149,8 @@ impl Api {
         self.writing.run(turn, write(self.clone())).await
     }
 
-    /// Waits until a write has its turn, and until the agent has loaded what was stored before: the next
-    /// version of an object is made of the one that is shown.
+    /// Waits for the turn of a write, and until the agent has loaded earlier ones: the next version of
+    /// an object is based on the shown one.
     ///
     /// # Errors
     /// It doesn't load it.
@@ -163,10 +163,10 @@ impl Api {
         Ok(turn)
     }
 
-    /// Waits until the agent has loaded what was stored.
+    /// Waits until the agent has loaded everything that was stored.
     ///
     /// # Errors
-    /// It hasn't: what is shown may be older.
+    /// It hasn't: shown objects may be older.
     pub(super) async fn loaded(&self) -> Result<(), Status> {
         if self.taken_in().await {
             return Ok(());
@@ -175,7 +175,7 @@ impl Api {
         Err(Status::timeout(message))
     }
 
-    /// Waits until the agent has loaded what was stored. Returns whether it has.
+    /// Waits until the agent has loaded everything that was stored. Returns whether it has.
     pub(super) async fn taken_in(&self) -> bool {
         // A client that goes away ends the wait.
         self.store.set_behind(true);

@@ -1,5 +1,5 @@
-//! `log`, `exec`, `attach` and `portforward` of a pod: the node API's own, by an API server's paths
-//! and with an API server's errors.
+//! `log`, `exec`, `attach` and `portforward` of a pod: the node API's own, with an API server's paths
+//! and errors.
 //!
 //! Upstream: `pkg/registry/core/pod/strategy.go` (`LogLocation`, `streamLocation`).
 
@@ -91,7 +91,7 @@ fn is_on(value: &str) -> bool {
     !matches!(value, "false" | "0" | "False" | "f")
 }
 
-/// Checks that a container has a standard input to attach to. The Engine says so only once the
+/// Checks that a container has a standard input to attach to. The Engine reports that only once the
 /// connection is a stream, where clients take any error for one of the server.
 fn check_stdin(pod: &Pod, container: &str) -> Result<(), Status> {
     let has_stdin = spec::containers(pod)

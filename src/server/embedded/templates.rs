@@ -1,8 +1,8 @@
-//! The templates of workloads: as they are stored, and as they are shown. Pure.
+//! The templates of workloads, in stored and in shown form. Pure.
 //!
-//! A pod is as old as the text of its template. Clients that decode an object into types write fields
-//! that say nothing into it (`resources: {}`, `creationTimestamp: null`) whenever they change another
-//! one: these are not stored, so that they replace no pod.
+//! A pod's version follows the text of its template. Clients that decode an object to types write empty
+//! fields into it (`resources: {}`, `creationTimestamp: null`) whenever they change another one: these
+//! are not stored, so that they replace no pod.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) struct Templates {
 }
 
 impl Templates {
-    /// Those of a document, and of the versions of it that are known.
+    /// The templates of a document, and of its known versions.
     pub(super) fn new(document: &Arc<Value>, versions: Option<&Vec<WorkloadRevision>>) -> Self {
         let versions = versions.into_iter().flatten().rev();
         Self {
@@ -79,8 +79,8 @@ fn has_template(key: &Key) -> bool {
     kinds.contains(&key.resource.kind)
 }
 
-/// Takes what says nothing out of the template of a workload that a client wrote. A template that is
-/// another one only in that is stored as that one is: its pods stay.
+/// Removes empty fields from the template of a workload that a client wrote. A template that only
+/// differs in those is stored in its known form, so that its pods stay.
 pub(super) fn store(object: &mut Value, key: &Key, known: Option<&Templates>) {
     if !has_template(key) {
         return;

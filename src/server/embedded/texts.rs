@@ -1,6 +1,6 @@
-//! Texts of objects that are being sent: a long one is encoded once for all clients that are sent it.
+//! Texts of objects that are being sent: a long one is encoded once for all its clients.
 //!
-//! A client that doesn't read holds the text that it is sent, however long that takes.
+//! A client that doesn't read keeps its text in memory for as long as that takes.
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Longest text that each client has a copy of, in bytes.
+/// Maximum length of a text that is copied for each client, in bytes.
 pub(super) const SHORT_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a text that are handed to a connection at a time: it copies what it can't send yet.
 const SLICE_BYTES: usize = 32 << 10;
@@ -45,7 +45,8 @@ impl AsRef<[u8]> for Shared {
 pub(super) struct Texts(Arc<Mutex<Vec<Long>>>);
 
 impl Texts {
-    /// The text of an object in that form: the one that another client is being sent, or else a new one.
+    /// The text of an object in that format: the one that is being sent to another client, otherwise a
+    /// new one.
     pub(super) fn of(
         &self,
         form: TextForm,
@@ -90,7 +91,7 @@ pub(super) fn encoded(value: &impl Serialize, bytes: usize) -> Vec<u8> {
     text
 }
 
-/// The pieces in which a connection is handed a text.
+/// The pieces in which a text is passed to a connection.
 pub(super) fn slices(text: Bytes) -> impl Iterator<Item = Bytes> {
     let ends = (0..text.len()).step_by(SLICE_BYTES);
     ends.map(move |from| text.slice(from..text.len().min(from + SLICE_BYTES)))

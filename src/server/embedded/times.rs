@@ -1,4 +1,4 @@
-//! When objects that don't say it came to be: by the times of files.
+//! Creation times of objects without their own: the times of files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,8 +8,8 @@ use mirrorlet_core::desired::{Origin, PodSource};
 
 use crate::server::view::Shown;
 
-/// When the files that define what is shown were there first: their modification times when they were
-/// looked at first. An edit makes nothing new.
+/// When the files that define shown objects were first seen: their modification times at the first
+/// look. An edit doesn't change that.
 pub(super) fn times(
     shown: &Shown,
     known: &BTreeMap<String, Timestamp>,
@@ -35,8 +35,8 @@ pub(super) fn times(
     times
 }
 
-/// When an agent made the owner file beside the directory of stored files, which it does at its first
-/// start. None where there is no such file.
+/// When an agent created the owner file beside the directory of stored files, which it does at its
+/// first start. None if there is no such file.
 pub(super) fn owner_since(directory: &Path) -> Option<Timestamp> {
     let owner = directory.parent()?.join("owner");
     Timestamp::try_from(owner.metadata().ok()?.modified().ok()?).ok()

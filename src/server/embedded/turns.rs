@@ -1,5 +1,5 @@
-//! Writes take turns, and each runs to its end: one that is cut off where its client goes away would
-//! leave the disk and what is known of it at odds.
+//! Writes take turns, and each runs to its end: aborting one when its client disconnects would leave
+//! the disk and the known state inconsistent.
 
 use std::sync::Arc;
 
@@ -38,10 +38,10 @@ impl Turns {
     /// Runs a write in a task of its own, which keeps its turn until then.
     ///
     /// # Errors
-    /// Those of the write, or it was cut off.
+    /// The errors of the write, or it was aborted.
     ///
     /// # Cancel safety
-    /// The write goes on.
+    /// The write continues.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         turn: Turn,
@@ -60,7 +60,7 @@ impl Turns {
         }
     }
 
-    /// Waits until the write that has its turn has ended, which it does by the token.
+    /// Waits until the current write has ended, which the token triggers.
     pub(super) async fn ended(&self) {
         self.running.close();
         self.running.wait().await;

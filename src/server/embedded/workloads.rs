@@ -1,5 +1,5 @@
-//! The counts and conditions of workloads, as `kubectl get deployments` and `kubectl rollout status`
-//! read them. Pure.
+//! The counts and conditions of workloads, for `kubectl get deployments` and `kubectl rollout status`.
+//! Pure.
 //!
 //! Upstream: `pkg/controller/deployment/sync.go`,
 //! `pkg/controller/statefulset/stateful_set_control.go`, `pkg/apis/apps/v1/defaults.go`.
@@ -8,7 +8,7 @@ use mirrorlet_core::api::report::WorkloadReport;
 use mirrorlet_core::workload::WorkloadKind;
 use serde_json::{Value, json};
 
-/// Fills in defaults, counts and conditions of a workload whose pods stay.
+/// Fills in defaults, counts and conditions of a workload with permanent pods.
 pub(super) fn complete(object: &mut Value, kind: WorkloadKind, report: &WorkloadReport) {
     match kind {
         WorkloadKind::Deployment => deployment(object, report),
@@ -25,7 +25,7 @@ pub(super) fn default(value: &mut Value, key: &str, default: Value) {
     }
 }
 
-/// The generation of the document, which is that of the status: both are made of one look.
+/// The generation of the document, which is also that of the status: both are from the same look.
 pub(super) fn observe(object: &mut Value) -> Value {
     default(&mut object["metadata"], "generation", 1.into());
     object["metadata"]["generation"].clone()

@@ -39,7 +39,7 @@ fn new_uid() -> String {
     uuid(((high << 64) | low).to_be_bytes(), 4)
 }
 
-/// An error of the agent, as a client reads it.
+/// Converts an error of the agent to an API status.
 pub(super) fn of_view(error: &ViewError) -> Status {
     let message = error.message.clone();
     match error.kind {
@@ -58,7 +58,7 @@ impl Api {
         Ok((*object).clone())
     }
 
-    /// Checks that an object is one that the API stores.
+    /// Checks that an object is stored by the API.
     pub(super) fn check_stored(&self, key: &Key, object: &Value) -> Result<(), Status> {
         let forbidden = |why: &str| Err(Status::forbidden(key.resource, &key.name, why));
         match self.store.origin(key) {
@@ -279,7 +279,7 @@ impl Api {
         words.collect()
     }
 
-    /// Answers a server-side apply, which creates what isn't there, in its turn.
+    /// Answers a server-side apply, which creates a missing object, in its turn.
     pub(super) async fn apply(&self, call: &Call, bytes: &[u8]) -> Result<Response, Status> {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
@@ -336,7 +336,7 @@ impl Api {
     }
 }
 
-/// Who writes: who the request says, or the program that sends it.
+/// The manager of a write: the one in the request, or the program that sends it.
 ///
 /// Upstream: `managerOrUserAgent` of `apiserver/pkg/endpoints/handlers/create.go`.
 fn manager(options: &WriteOptions, call: &Call) -> String {
@@ -371,9 +371,9 @@ fn dry(mut object: Value, before: &Value) -> Value {
     object
 }
 
-/// Takes annotations out of a pod that only the agent sets: a copy of a pod, as `kubectl debug
-/// --copy-to` makes it, has them, and so has one of which another version runs. Returns warnings of
-/// those that `before`, the pod as it is shown, doesn't have.
+/// Removes annotations from a pod that only the agent sets: a copy of a pod, as by `kubectl debug
+/// --copy-to`, has them, and so has one of which another version runs. Returns warnings about those
+/// that `before`, the shown pod, doesn't have.
 fn drop_own_annotations(
     object: &mut Value,
     resource: &Resource,

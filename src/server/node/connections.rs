@@ -1,9 +1,8 @@
-//! Limits of open connections: limits for all, for each source, and for those that have proven
-//! nothing.
+//! Limits of open connections: for all, for each source, and for unauthenticated ones.
 //!
-//! A connection is proven once the gate has let one of its requests in. Anyone on the network can
-//! open others, so a new connection displaces the oldest unproven one where there is no room: a
-//! flood displaces its own, and a client that proves itself within moments gets in.
+//! A connection is proven once one of its requests was authorized. Anyone on the network can open
+//! others, so at the limit a new connection displaces the oldest unproven one: a flood displaces its
+//! own connections, and a client that authenticates within moments gets in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,19 +13,20 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 
-/// Most connections at a time. A stream of `exec` or `port-forward` is one, a log that is followed
+/// Maximum number of connections. A stream of `exec` or `port-forward` uses one, a log that is followed
 /// at most one: hundreds at once are a busy day.
 pub(super) const CONNECTIONS_MAX: usize = 1024;
-/// Most connections of one source. All clients of an API server come from its address, so this
-/// is most of them, but leaves room for a second API server and for metrics.
+/// Maximum number of connections of one source. All clients of an API server come from its address, so
+/// this is most of them, but leaves room for a second API server and for metrics.
 const SOURCE_MAX: usize = 768;
-/// Most unproven connections: a client is unproven for milliseconds, so that is thousands of new
-/// clients a second. Together they can make the agent keep some 16 MiB of request heads.
+/// Maximum number of unproven connections: a client is unproven for milliseconds, so this allows
+/// thousands of new clients per second. Together they can make the agent buffer some 16 MiB of request
+/// headers.
 pub(super) const UNPROVEN_MAX: usize = 256;
 /// Most unproven connections of one source: half, so that one source doesn't displace others.
 const UNPROVEN_SOURCE_MAX: usize = UNPROVEN_MAX / 2;
 
-/// Where a client comes from, as far as one attacker is one source.
+/// The source of a connection, such that one attacker is one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Source(IpAddr);
 
@@ -34,8 +34,7 @@ impl Source {
     /// That of a request without a connection.
     pub(super) const NONE: Self = Self(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
 
-    /// The address; of an IPv6 address the network (/64), out of which one machine can take any
-    /// address.
+    /// The address; for IPv6 the /64 network, from which one machine can use any address.
     pub(super) fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -175,7 +174,7 @@ impl Connections {
         }
     }
 
-    /// Takes a new connection, if there is room for it.
+    /// Accepts a new connection, if the limits allow it.
     pub(super) fn open(&self, address: IpAddr) -> Option<Claim> {
         let (source, displaced) = (Source::of(address), CancellationToken::new());
         let (decision, id) = self.table.lock().open(source, &displaced);
@@ -197,14 +196,14 @@ impl Connections {
         })))
     }
 
-    /// Counts a connection that was closed before it proved anything.
+    /// Counts a connection that was closed before it authenticated.
     pub(super) fn refused(&self, why: NodeApiRefusal) {
         self.metrics.node_api_refused(why);
     }
 }
 
-/// A connection's claim on one of [`CONNECTIONS_MAX`]. It is in the extensions of each of its
-/// requests; whoever takes the connection over keeps it.
+/// A connection's share of [`CONNECTIONS_MAX`]. It is in the extensions of each of its requests; a
+/// handler that takes over the connection keeps it.
 #[derive(Debug, Clone)]
 pub(super) struct Claim(Arc<Held>);
 
@@ -221,7 +220,7 @@ impl Claim {
         self.0.source
     }
 
-    /// Done when the connection was displaced and has to end.
+    /// Completes when the connection was displaced and must be closed.
     pub(super) async fn displaced(&self) {
         self.0.displaced.cancelled().await;
     }

@@ -32,8 +32,8 @@ use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a client may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a connection may be idle that has proven nothing, the time for sending the head of a
-/// request included: a client connects because it has something to ask.
+/// How long an unproven connection may be idle, including the time for sending the headers of a
+/// request: a client connects because it has a request.
 const UNPROVEN_IDLE_MAX: Duration = Duration::from_secs(10);
 /// How long a proven connection may be idle.
 ///
@@ -54,8 +54,7 @@ const UNPROVEN_STREAMS_MAX: u32 = 16;
 const WINDOW_BYTES: u32 = 65_535;
 /// Bytes that an answer over HTTP/2 may have waiting for a client that does not read.
 const SEND_BYTES_MAX: usize = 64 << 10;
-/// How often an HTTP/2 client that says nothing is asked whether it is there, and how long it may
-/// take to say so.
+/// The interval of pings to a silent HTTP/2 client, and the timeout of its answer.
 const PING_PERIOD: Duration = Duration::from_secs(30);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 /// A connection that is silent that long is probed, then every [`KEEPALIVE_INTERVAL`], and closed after

@@ -28,7 +28,7 @@ use mirrorlet_runtime::{LogOptions, LogSource};
 enum BadQuery {
     /// A value is of the wrong form.
     Undecodable,
-    /// The values are out of bounds, or don't go together.
+    /// The values are out of range, or can't be combined.
     Invalid,
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn container_logs(
     log_of(&shared, &pod, &container, &user.name, &uri).await
 }
 
-/// The log of a container that the pod has, as a query asks for it.
+/// The log of a pod's container, with the options of a query.
 pub(in crate::server) async fn log_of(
     shared: &Shared,
     pod: &Pod,

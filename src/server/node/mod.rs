@@ -1,8 +1,8 @@
-//! The node API: what the API server asks a node, over HTTPS on a port of its own.
+//! The node API, which the API server calls: HTTPS on a port of its own.
 //!
-//! `kubectl logs`, `exec`, `attach`, `port-forward` and `top` come here. Everything but `/healthz`
-//! passes the gate of [`auth`] first: it wraps the whole router, what is not there included. There
-//! are no anonymous requests, there is no read-only port, and nothing turns the gate off.
+//! It serves `kubectl logs`, `exec`, `attach`, `port-forward` and `top`. Everything but `/healthz`
+//! passes the gate of [`auth`] first: it wraps the whole router, including unknown paths. There are no
+//! anonymous requests, there is no read-only port, and the gate can't be disabled.
 //!
 //! Upstream: `pkg/kubelet/server/server.go`.
 
@@ -54,7 +54,7 @@ pub struct NodeApiParts {
     pub metrics: Metrics,
     /// The response of `/configz`.
     pub configz: serde_json::Value,
-    /// Whom it asks who may.
+    /// Reviews the permissions of callers.
     pub reviewer: Arc<dyn Reviewer>,
     /// Whose client certificates it believes.
     pub authorities: Arc<ClientAuthorities>,
@@ -78,10 +78,10 @@ pub struct NodeApi {
 }
 
 impl NodeApi {
-    /// Puts it together. Reads the certificate, if it is in files.
+    /// Creates the node API. Reads the certificate, if it is in files.
     ///
     /// # Errors
-    /// There is no certificate to begin with.
+    /// There is no certificate to start with.
     pub fn new(parts: NodeApiParts) -> Result<Self, CertificateError> {
         let (served, certificates) =
             CertificateTask::begin(parts.certificate, parts.names, parts.metrics.clone())?;
@@ -136,7 +136,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// One for the streams alone.
+    /// Returns one for the streams only.
     pub(super) fn new(
         view: Arc<dyn AgentView>,
         metrics: Metrics,
@@ -152,8 +152,8 @@ impl Shared {
         }
     }
 
-    /// Waits until the sessions have ended, which they do by the token; they hold nothing that takes
-    /// long to release.
+    /// Waits until the sessions have ended, which the token triggers; they hold nothing that takes long
+    /// to release.
     pub(super) async fn ended(&self) {
         self.sessions.close();
         self.sessions.wait().await;
@@ -184,8 +184,8 @@ fn router(shared: Shared, stats: Arc<dyn NodeStats>, gate: Arc<Gate>) -> Router 
         .layer(middleware::from_fn_with_state(metrics, count))
 }
 
-/// Refuses what announces a body beyond bounds: nothing that is served takes any, and what comes
-/// unannounced is not read.
+/// Refuses a request with a declared body that is too large: no served path takes a body, and an
+/// undeclared one is not read.
 async fn bound(request: Request, next: Next) -> Response {
     let length = request.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -1,5 +1,5 @@
-//! Shares of what clients have open at a time (logs, sessions and forwarded connections), and of the
-//! bytes that wait for them. One tenant's leaves room for all others.
+//! Limits of clients' concurrent logs, sessions and forwarded connections, and of the bytes buffered
+//! for them. One tenant's share leaves room for all others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,12 +25,12 @@ const RETRY_AFTER: &str = "5";
 /// Something that a client has open of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Resource {
-    /// A log that is read. It holds a connection to the Engine; a screen full of them is a dozen.
+    /// A log that is being read. It holds a connection to the Engine; a screen full of them is a dozen.
     Log,
-    /// An exec, attach or port-forward. It holds a connection of its client, and mostly one to the
+    /// An exec, attach or port-forward. It holds a connection of its client, and usually one to the
     /// Engine.
     Session,
-    /// A connection that a port-forward carries. It holds a socket of the pod.
+    /// A forwarded connection of a port-forward. It holds a socket of the pod.
     Connection,
 }
 
@@ -122,7 +122,7 @@ impl Share {
     }
 }
 
-/// Counts what clients have open. Cheap to clone: all clones count together.
+/// Counts what clients have open. Cheap to clone: clones share the counts.
 #[derive(Debug, Clone)]
 pub(super) struct Shares {
     open: Arc<Mutex<Open>>,
@@ -158,7 +158,7 @@ impl Open {
     }
 }
 
-/// Something that is open; dropped, it leaves its room to others.
+/// A unit in use; released on drop.
 #[derive(Debug)]
 pub(super) struct Taken {
     shares: Shares,
@@ -168,7 +168,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// The limits of its streams: what waits for its client counts in each of its shares.
+    /// The limits of its streams: bytes that wait for its client count in each of its shares.
     pub(super) fn limits(&self) -> Limits {
         let limits = self.shares.limits.clone();
         Limits {
@@ -212,7 +212,7 @@ impl Shares {
         }
     }
 
-    /// Lets one be opened of a pod, for the user `asker`.
+    /// Opens one for a pod, for the user `asker`, if the limits allow it.
     pub(super) fn take(
         &self,
         resource: Resource,

@@ -1,5 +1,5 @@
-//! `exec`, `attach` and `portForward`, with a UID in the path or without: who is meant, and how
-//! their connections are taken over. `mirrorlet_streaming` serves those then.
+//! `exec`, `attach` and `portForward`, with or without a UID in the path: finds the target, and takes
+//! over the connection. `mirrorlet_streaming` serves it then.
 //!
 //! Upstream: `getExec`, `getAttach`, `getPortForward` of `pkg/kubelet/server/server.go`.
 
@@ -27,7 +27,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::ExecOptions;
 
-/// The routes: `GET` is what WebSockets come with, `POST` SPDY.
+/// The routes: WebSockets use `GET`, SPDY uses `POST`.
 pub(super) fn routes() -> Router<Shared> {
     let (exec, attach) = (get(exec).post(exec), get(attach).post(attach));
     let forward = get(port_forward).post(port_forward);
@@ -78,7 +78,7 @@ fn command(
     command_in(shared, &pod, container, user, &query, request, kind)
 }
 
-/// Runs a command in a container that the pod has, or attaches to it, as a node's query asks for it.
+/// Runs a command in a pod's container, or attaches to it, with the options of a node API query.
 #[expect(clippy::result_large_err, reason = "an answer, either way")]
 pub(in crate::server) fn command_in(
     shared: &Shared,
@@ -191,8 +191,8 @@ fn refused(refusal: Refusal) -> Response {
     (refusal.status, *refusal.headers, refusal.message).into_response()
 }
 
-/// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's
-/// off the API server.
+/// The pod in a path. Its UID may be its own or its mirror's: users read the mirror's from the API
+/// server.
 #[expect(clippy::result_large_err, reason = "an answer, either way")]
 pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Arc<Pod>, Response> {
     let word = |key: &str| named.get(key).map(String::as_str).unwrap_or_default();
@@ -242,8 +242,8 @@ impl Entry {
         }
     }
 
-    /// Answers 101 with these headers, and lets `work` have the connection. It is dropped when
-    /// the agent stops; until then it counts as a connection, and as what is `taken` of the shares.
+    /// Answers 101 with these headers, and passes the connection to `work`. It is dropped when the
+    /// agent stops; until then it counts as a connection, and in the shares of `taken`.
     pub(super) fn carry<F>(
         self,
         taken: Taken,

@@ -1,4 +1,4 @@
-//! TLS of the node API: which certificate is shown, and which are asked for.
+//! TLS of the node API: its certificate, and the request for clients' certificates.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 
-/// The certificate in use; another one can be put in its place at any time. Connections that are
-/// open don't notice.
+/// The current certificate; it can be replaced at any time, without an effect on open connections.
 #[derive(Debug)]
 pub(in crate::server) struct Served(RwLock<Arc<CertifiedKey>>);
 
@@ -48,9 +47,9 @@ pub(in crate::server) fn config(served: Arc<Served>) -> ServerConfig {
     config
 }
 
-/// Asks clients for a certificate, and takes any of which they hold the key. What it is worth is
-/// looked at with each request, so that authorities can be replaced, and who has a token can show
-/// a useless certificate beside it, as with Go's `tls.RequestClientCert`.
+/// Requests a certificate from clients, and accepts any for which they have the key. It is verified
+/// with each request, so that authorities can be replaced, and a client with a token can show a useless
+/// certificate as well, as with Go's `tls.RequestClientCert`.
 #[derive(Debug)]
 struct AnyHolder(Arc<CryptoProvider>);
 

@@ -14,7 +14,7 @@ use crate::server::stats::PROMETHEUS_TEXT;
 use mirrorlet_core::api::Pod;
 use mirrorlet_host::telemetry::prometheus_text;
 
-/// The routes. Endpoints that a kubelet can disable are disabled here.
+/// The routes. Endpoints that can be disabled in a kubelet are disabled here.
 pub(super) fn routes() -> Router<Shared> {
     let disabled =
         |words: &'static str| any(move || async move { (StatusCode::METHOD_NOT_ALLOWED, words) });

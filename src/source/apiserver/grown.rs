@@ -1,7 +1,7 @@
-//! PURE: pods whose objects have become too large since they were taken up.
+//! PURE: pods whose objects have become too large since they were adopted.
 //!
-//! Of an object with too many values only some are held, and a pod must not run by what is left of its spec:
-//! its limits and its `securityContext` may be among the rest.
+//! Of an object with too many values only some are kept, and a pod must not run with an incomplete
+//! spec: its limits and its `securityContext` may be missing.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(super) struct Grown {
 }
 
 impl Grown {
-    /// The pod to take up for an object: the object itself, unless that is too large and the pod is `known`
+    /// The pod to use for an object: the object itself, unless that is too large and the pod is `known`
     /// from before.
     pub(super) fn merge(&mut self, object: Pod, known: Option<&Pod>) -> Pod {
         let uid = PodUid::of(&object);

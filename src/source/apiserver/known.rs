@@ -1,4 +1,4 @@
-//! PURE: a set of the API server's pods, each in the form in which it is kept.
+//! PURE: a set of the API server's pods, each in its stored form.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,20 +12,21 @@ use mirrorlet_core::finished::FinishedPod;
 use mirrorlet_core::manager::is_mirror_pod;
 use mirrorlet_core::sizes::json_size;
 
-/// Most bytes that pods may take which are not over, about, for another one to be taken up. A pod of
-/// everyday size takes 20 to 100 KB.
+/// Approximate maximum size of all pods that haven't ended, in bytes, up to which another one is
+/// adopted. A usual pod takes 20 to 100 KB.
 const ACTIVE_BYTES_MAX: usize = 48 << 20;
-/// Most pods that are over and that are looked after at a time, of those that a list brings: an agent
-/// before this one may have been ended before it had stopped their sandboxes and released their volumes.
+/// Maximum number of ended pods in a list that get a worker at a time: an earlier agent may have been
+/// killed before it had stopped their sandboxes and released their volumes.
 pub(super) const LOOKED_AFTER_AT_A_TIME: usize = 256;
 /// The bytes that a value of a pod takes beside its text, about.
 const VALUE_BYTES: usize = 200;
-/// Most bytes of the texts of all pods that wait. Of further ones only the names are kept, and they are
-/// asked for in their turn: memory that a burst once took stays with the agent.
+/// Maximum size of the texts of all waiting pods, in bytes. Of further ones only the names are kept,
+/// and they are requested when their turn comes: memory that a burst once used is never returned to the
+/// system.
 const WAITING_BYTES_MAX: usize = 2 << 20;
 
-/// Most mirrors that are held of which no static pod has the name. Whoever may create Pods can make any number
-/// of them; the agent deletes them one by one.
+/// Maximum number of mirrors without a static pod that are kept. Users who may create Pods can create
+/// any number of them; the agent deletes them one by one.
 pub(super) const STRANGE_MIRRORS_MAX: usize = 10_000;
 
 /// The bytes that a pod takes here, about.
@@ -35,18 +36,18 @@ fn bytes_of(pod: &Pod) -> usize {
     2 * size.bytes + size.values * VALUE_BYTES
 }
 
-/// The form in which an object is kept.
+/// The form in which an object is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Its name.
     Settled,
     /// Its short form.
     Finished,
-    /// Its fields that are used; of a mirror, those that it is compared by.
+    /// The fields that are used; for a mirror, those by which it is compared.
     Whole,
     /// The few fields by which its deletion is confirmed.
     Deleted,
-    /// The same, or its text until there is room for it.
+    /// The same, or its text until the limits allow that.
     Newcomer,
 }
 
@@ -56,17 +57,17 @@ pub(super) struct Waiting {
     pub(super) name: FullName,
     priority: i32,
     created: Option<Time>,
-    /// The pod as JSON; none where all those that wait take too much.
+    /// The pod as JSON; none if all waiting pods take too much.
     pub(super) text: Option<Box<[u8]>>,
 }
 
 /// A set of the API server's pods.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Every object that is taken up, and the names of settled pods. Copied by a change only while a
-    /// reader still holds the previous one.
+    /// All adopted objects, and the names of settled pods. Copied by a change only while a reader still
+    /// holds the previous one.
     pub(super) objects: Arc<ApiPods>,
-    /// Those that are no mirrors and not settled, marked with their source.
+    /// Those that are neither mirrors nor settled, annotated with their source.
     pub(super) ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
     /// Those that are kept in their short form before a worker has looked after them.
     unseen: BTreeSet<PodUid>,
@@ -74,8 +75,8 @@ pub(super) struct Known {
     looked_after: BTreeSet<PodUid>,
     /// Those of them that are not over, and the bytes that each takes, about.
     active: BTreeMap<PodUid, usize>,
-    /// Pods that wait to be taken up. A tenant can make thousands that the node has to refuse, and each
-    /// takes twenty times as much while it is dealt with.
+    /// Pods that wait for adoption. A tenant can create thousands that the node has to refuse, and each
+    /// takes twenty times as much memory while it is processed.
     pub(super) waiting: BTreeMap<PodUid, Waiting>,
     /// The bytes of their texts.
     waiting_bytes: usize,
@@ -157,8 +158,8 @@ impl Known {
         }
     }
 
-    /// Tells whether a pod is a mirror that is ignored, and counts it: one that is not known, and of which
-    /// `is_static_pod` says that no static pod has the name. That of a static pod is always held.
+    /// Counts a mirror that is ignored, and returns whether it is: an unknown one without a static pod,
+    /// according to `is_static_pod`. A static pod's mirror is always kept.
     pub(super) fn ignores(&mut self, pod: &Pod, is_static_pod: impl Fn(&FullName) -> bool) -> bool {
         let uid = PodUid::of(pod);
         let is_known = self.objects.pods.contains_key(&uid);
@@ -178,7 +179,7 @@ impl Known {
         self.ignored > 0
     }
 
-    /// Whether mirrors were ignored for which there is room again, enough for a new list.
+    /// Whether ignored mirrors fit into the limit again, with enough room for a new list.
     pub(super) fn has_room_for_ignored(&self) -> bool {
         self.ignores_any() && self.strange_mirrors.len() <= STRANGE_MIRRORS_MAX / 2
     }
@@ -199,8 +200,8 @@ impl Known {
         self.waiting.insert(uid, waiting);
     }
 
-    /// The pod that is taken up next: of a higher priority before others, then of a namespace of which fewer
-    /// pods are taken up, so that no tenant waits for all the pods of another, then an older one.
+    /// The pod to adopt next: a higher priority first, then a namespace with fewer adopted pods, so
+    /// that no tenant waits for all the pods of another, then an older one.
     pub(super) fn next_in_turn(&self) -> Option<(&PodUid, &Waiting)> {
         let mut taken_up: BTreeMap<&str, usize> = BTreeMap::new();
         for uid in self.active.keys() {
@@ -215,7 +216,7 @@ impl Known {
         })
     }
 
-    /// Takes up pods that wait, while there is room and their texts are kept. Tells whether there were any.
+    /// Adopts waiting pods within the limits, if their texts are kept. Returns whether there were any.
     pub(super) fn promote(&mut self, active_max: usize) -> bool {
         let mut promoted = false;
         while self.has_room(active_max)
@@ -232,20 +233,20 @@ impl Known {
         promoted
     }
 
-    /// Whether one more pod may be taken up that is not over: by their number, and by what they take.
+    /// Whether one more pod that hasn't ended may be adopted: by number and by size.
     pub(super) fn has_room(&self, active_max: usize) -> bool {
         self.active.len() < active_max && self.active.values().sum::<usize>() < ACTIVE_BYTES_MAX
     }
 
-    /// Returns the text of a pod that doesn't wait any more, if it was kept.
+    /// Returns the text of a pod that no longer waits, if it was kept.
     pub(super) fn stop_waiting(&mut self, uid: &PodUid) -> Option<Box<[u8]>> {
         let text = self.waiting.remove(uid)?.text?;
         self.waiting_bytes -= text.len();
         Some(text)
     }
 
-    /// Takes over what another set has of a pod, if that is the same version, or over. Tells whether it
-    /// is.
+    /// Copies another set's form of a pod, if that is the same version, or has ended. Returns whether
+    /// it is.
     pub(super) fn take_over(&mut self, known: &Self, pod: &Pod) -> bool {
         let uid = PodUid::of(pod);
         let finished = known.objects.finished.get(&uid);
@@ -289,7 +290,7 @@ impl Known {
         Arc::make_mut(&mut self.objects).finished.insert(uid, pod)
     }
 
-    /// The set after another one, whose place it takes.
+    /// Returns this set as the successor of another one.
     pub(super) fn after(mut self, before: &Self) -> Self {
         let looked_after = before.looked_after.iter();
         let goes_on = looked_after.filter(|uid| self.objects.pods.contains_key(*uid));
@@ -297,14 +298,13 @@ impl Known {
         self
     }
 
-    /// A worker has looked after a pod, or it is gone.
+    /// Handles a pod whose worker has finished its work, or that is gone.
     pub(super) fn is_looked_after(&mut self, uid: &PodUid) {
         self.unseen.remove(uid);
         self.looked_after.remove(uid);
     }
 
-    /// Takes up pods that no worker has looked after yet, as many as there is room for. Tells whether there
-    /// were any.
+    /// Adopts ended pods that had no worker yet, within the limit. Returns whether there were any.
     pub(super) fn look_after(&mut self) -> bool {
         let mut any = false;
         while self.looked_after.len() < LOOKED_AFTER_AT_A_TIME
@@ -320,7 +320,7 @@ impl Known {
         any
     }
 
-    /// Tells whether it was taken up or settled.
+    /// Forgets a pod. Returns whether it was adopted or settled.
     pub(super) fn forget(&mut self, uid: &PodUid) -> bool {
         self.stop_waiting(uid);
         let known = &self.objects;
@@ -374,8 +374,8 @@ fn left(mut pod: Pod) -> Option<Pod> {
     is_settled(&pod).then(|| marked(remains(pod)))
 }
 
-/// The pod with its source noted on it, whatever was noted there: nobody makes a pod static by
-/// an annotation.
+/// The pod annotated with its source, replacing any existing value: an annotation can't make a pod
+/// static.
 pub(super) fn marked(mut pod: Pod) -> Pod {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::CONFIG_SOURCE.to_owned(), PodSource::Api.to_string());

@@ -1,10 +1,10 @@
-//! The API server's pods as last known, on disk: an agent that starts while the server is away
+//! The API server's pods as last known, on disk: an agent that starts during an outage of the server
 //! keeps them running, and knows which pods on the Engine are the server's.
 //!
-//! One file per pod under `<root>/api-pods/`, renamed in, readable by root alone. It holds the
-//! pod's own object and nothing that it refers to: no Secret, no token. Nothing here is ever fatal:
-//! what can't be read is reported and set aside, what can't be written stays in memory and is
-//! tried again with the next change.
+//! One file per pod under `<root>/api-pods/`, replaced by renaming, readable only by root. It contains
+//! the pod's own object and nothing that it refers to: no Secret, no token. Nothing here is ever fatal:
+//! an unreadable file is reported and set aside, a failed write stays in memory and is retried with the
+//! next change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -56,7 +56,7 @@ pub struct LastKnown {
 }
 
 impl LastKnown {
-    /// Nothing known yet, kept under `root`.
+    /// Returns an empty set, stored under `root`.
     pub fn new(root: &Path) -> Self {
         Self {
             kept: StateDir {
@@ -75,12 +75,12 @@ impl LastKnown {
         self.pods.values()
     }
 
-    /// The pods that are over and are kept in their short form.
+    /// The ended pods in their short form.
     pub fn finished(&self) -> FinishedPods {
         self.finished.clone()
     }
 
-    /// The pod with that UID, marked as the API server's, unless only its short form is kept.
+    /// The pod with that UID, annotated as the API server's, unless only its short form is kept.
     pub fn pod(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.pods.get(uid).cloned()
     }
@@ -90,7 +90,7 @@ impl LastKnown {
         self.pods.contains_key(uid) || self.finished.contains(uid)
     }
 
-    /// Loads what is stored of pods of our Node. Returns what can't be used.
+    /// Loads the stored pods of our Node. Returns the unusable ones.
     pub fn load(&mut self, node_name: &NodeName) -> Vec<Diagnostic> {
         let mut over = 0;
         let claim = |stored: &Stored| Claim {
@@ -123,9 +123,9 @@ impl LastKnown {
         self.kept.clone().read_all(claim, take)
     }
 
-    /// Makes the disk hold these pods and no others, but for those that are refused because they are too
-    /// large: earlier releases would take what is left of one for a small pod, and run it. What fails is
-    /// returned, and tried again next time.
+    /// Writes exactly these pods to disk, except for those that are refused because they are too large:
+    /// earlier releases would mistake the incomplete one for a small pod, and run it. Failures are
+    /// returned, and retried next time.
     pub fn keep(
         &mut self,
         pods: &BTreeMap<PodUid, Arc<Pod>>,
@@ -184,7 +184,7 @@ impl LastKnown {
         problems
     }
 
-    /// The content of a pod's file; none for a pod that is not to have one.
+    /// The content of a pod's file; none for a pod without one.
     fn stored(&self, uid: &PodUid) -> Option<Stored> {
         let essence = match self.pods.get(uid) {
             Some(pod) => essence(pod),
@@ -202,9 +202,9 @@ fn is_refused(pod: &Pod) -> bool {
     is_too_large(&pod.metadata) && !is_over(pod.status.as_ref())
 }
 
-/// Reduces the statuses of a pod's containers to their restarts, and to the resources that a container
-/// holds where its spec has others by now. Restarts are seen again on the Engine, too, unless an
-/// agent removed the containers and was ended before it reported that.
+/// Reduces the statuses of a pod's containers to their restarts, and to a container's resources that
+/// differ from its current spec. Restarts can also be read from the Engine, unless an agent removed the
+/// containers and was killed before it reported that.
 fn reduced_statuses(
     pod: &Pod,
     statuses: Option<&Vec<core::ContainerStatus>>,
@@ -230,8 +230,8 @@ fn reduced_statuses(
     Some(reduced.collect())
 }
 
-/// Reduces a pod to what is saved: not what changes with every status write, and what is seen
-/// again on the Engine. The status of one that is over changes no more, and its log is found by it.
+/// Reduces a pod to what is stored: without data that changes with every status write or can be read
+/// from the Engine. The status of an ended pod changes no more, and is needed to find its log.
 fn essence(pod: &Pod) -> Pod {
     let whole = pod.status.clone().filter(|_| is_settled(pod));
     let reduced = |status: &core::PodStatus| core::PodStatus {

@@ -1,4 +1,4 @@
-//! PURE: from the events of a watch to whole sets.
+//! PURE: converts the events of a watch to whole sets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// Knows nothing yet. `pods_max` is how many pods the node runs at a time.
+    /// Returns an empty set. `pods_max` is the maximum number of pods on the node.
     pub(super) fn new(pods_max: usize) -> Self {
         Self {
             known: Known::default(),
@@ -45,9 +45,9 @@ impl Listing {
         }
     }
 
-    /// Takes up an event. `may_be_here` tells whether anything of a pod that was not known before may
-    /// be on this node, `last_known` returns what an agent before this one knew of it, and `is_static_pod`
-    /// tells whether a static pod has a name. Tells whether what is known has changed.
+    /// Processes an event. `may_be_here` returns whether anything of an unknown pod may be on this
+    /// node, `last_known` what an earlier agent knew about it, and `is_static_pod` whether a static pod
+    /// has a name. Returns whether the set has changed.
     pub(super) fn take(
         &mut self,
         event: Event<Watched<Pod>>,
@@ -99,14 +99,14 @@ impl Listing {
         }
     }
 
-    /// Pods that run on by what was known of them before their objects became too large, and that were not
-    /// returned before.
+    /// Pods that keep running from their earlier objects because the new ones are too large, and that
+    /// were not returned before.
     pub(super) fn newly_grown(&mut self) -> Vec<FullName> {
         self.grown.unreported()
     }
 
-    /// Settles a pod of which nothing is left on this node, as its worker says: it stays over, or is being
-    /// deleted and kept by finalizers. Tells whether what is known has changed.
+    /// Settles a pod of which nothing is left on this node, on its worker's report: it has ended, or is
+    /// being deleted and kept by finalizers. Returns whether the set has changed.
     pub(super) fn settle(&mut self, uid: &PodUid) -> bool {
         let pods = &self.known.objects.pods;
         let is_done = |pod: &&Arc<Pod>| is_settled(pod) || is_released(pod);
@@ -120,8 +120,8 @@ impl Listing {
         true
     }
 
-    /// Keeps a pod that is over in its short form, as only its containers are left on this node, as its
-    /// worker says. Tells whether what is known has changed.
+    /// Stores an ended pod in its short form, because only its containers are left on this node, on its
+    /// worker's report. Returns whether the set has changed.
     pub(super) fn finish(&mut self, uid: &PodUid) -> bool {
         let pods = &self.known.objects.pods;
         let pod = pods.get(uid).filter(|pod| is_settled(pod));
@@ -134,19 +134,19 @@ impl Listing {
         true
     }
 
-    /// A pod that is over stays as it is for now, as its worker says: the API server doesn't have its last
-    /// status. Tells whether what is known of others has changed.
+    /// Keeps an ended pod as it is for now, on its worker's report: the API server doesn't have its
+    /// last status. Returns whether the set of others has changed.
     pub(super) fn stays_whole(&mut self, uid: &PodUid) -> bool {
         self.known.is_looked_after(uid);
         self.known.look_after()
     }
 
-    /// The pods that are over of which only containers are left.
+    /// The ended pods of which only containers are left.
     pub(super) fn finished(&self) -> FinishedPods {
         self.known.objects.finished.clone()
     }
 
-    /// Gives a list up that is under way. What was known stands.
+    /// Abandons a list in progress. The earlier set stays.
     pub(super) fn abandon(&mut self) {
         self.arriving = None;
         self.whole = false;
@@ -157,7 +157,7 @@ impl Listing {
         self.whole
     }
 
-    /// All objects, as the server has them, but for those that wait.
+    /// All objects from the server, except for those that wait.
     pub(super) fn objects(&self) -> Arc<ApiPods> {
         Arc::clone(&self.known.objects)
     }
@@ -172,18 +172,17 @@ impl Listing {
         !self.known.waiting.is_empty()
     }
 
-    /// Whether mirrors are ignored, as there are too many of which no static pod has the name.
+    /// Whether mirrors are ignored, because there are too many without a static pod.
     pub(super) fn ignores_mirrors(&self) -> bool {
         self.known.ignores_any()
     }
 
-    /// Whether a new list is to find the mirrors that were ignored.
+    /// Whether a new list is needed to find ignored mirrors.
     pub(super) fn is_outdated(&self) -> bool {
         self.whole && self.known.has_room_for_ignored()
     }
 
-    /// The pod whose turn it is to be taken up, and which the API server has to be asked for, as its text
-    /// is not kept.
+    /// The next pod to adopt, if it must be requested from the API server because its text is not kept.
     pub(super) fn to_ask_for(&self) -> Option<(PodUid, FullName)> {
         if !self.whole || !self.known.has_room(self.active_max) {
             return None;
@@ -195,8 +194,8 @@ impl Listing {
             .then(|| (uid.clone(), waiting.name.clone()))
     }
 
-    /// Takes up the answer about a pod that was asked for; none where there is no such pod any more. Tells
-    /// whether what is known has changed.
+    /// Processes the answer about a requested pod; none if it no longer exists. Returns whether the set
+    /// has changed.
     pub(super) fn answered(&mut self, uid: &PodUid, found: Option<Pod>) -> bool {
         let known = &mut self.known;
         if !known.waiting.contains_key(uid) {
@@ -225,7 +224,7 @@ fn known_pod(
     known.or_else(|| last_known(&uid))
 }
 
-/// The set that these pods make, oldest first, with those that are over.
+/// The source set of these pods, oldest first, with the ended ones.
 pub(super) fn source_set<'a>(
     pods: impl IntoIterator<Item = &'a Arc<Pod>>,
     finished: FinishedPods,

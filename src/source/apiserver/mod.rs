@@ -1,10 +1,9 @@
-//! The API server as a source of pods: what is bound to our Node.
+//! The API server as a source of pods: those bound to our Node.
 //!
-//! One watch brings every pod of ours, mirrors included, with a list before it. Only whole sets
-//! are published: while a list is under way, what was known stands; while the server is away, its
-//! last word stands, across restarts of the agent too ([`last_known`]). Lists are consistent reads
-//! (`docs/adr/0007`): an answer out of a stale cache could leave out a pod that runs, and it would
-//! be stopped.
+//! One watch delivers all our pods, including mirrors, after a list. Only whole sets are published:
+//! during a list, the earlier set stays; during an outage of the server, the last set stays, even
+//! across restarts of the agent ([`last_known`]). Lists are consistent reads (`docs/adr/0007`): an
+//! answer from a stale cache could miss a running pod, which would be stopped.
 //!
 //! Upstream: `pkg/kubelet/config/apiserver.go`.
 
@@ -40,19 +39,19 @@ use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 
-/// How long a list may be silent before it counts as failed. Kubernetes ends a request that is
-/// stuck after 60 s by itself; one that nobody answers any more has to be ended by us.
+/// How long a list may be silent before it counts as failed. Kubernetes ends a stuck request after 60 s
+/// by itself; a request without any answer must be ended by the agent.
 const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
-/// After which time a watch that was opened anew, and of which nothing was heard, is open: the client waits
-/// 30 s for the head of an answer, so what failed would be known by then. An open watch of a quiet node says
-/// nothing.
+/// The time after which a reopened watch without any event counts as open: the client waits 30 s for
+/// the headers of an answer, so a failure would be known by then. An open watch of a quiet node
+/// delivers nothing.
 const OPEN_AFTER: Duration = Duration::from_secs(35);
 /// A watch that went well for so long ends a series of failures.
 const GOOD: Duration = Duration::from_mins(1);
 /// Most bytes that are kept of the API server's words.
 const WORDS_BYTES_MAX: usize = 4096;
-/// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
-/// and as pods.
+/// Maximum number of pods in one page of a list. A pod has up to 1.5 MiB, and a page is held twice, as
+/// text and as pods.
 const PAGE_MAX: u32 = 20;
 /// How long the answer about one pod may take.
 const ASK_DEADLINE: Duration = Duration::from_secs(10);
@@ -68,19 +67,19 @@ pub struct ApiOptions {
     pub client: kube::Client,
     /// Our Node.
     pub node_name: NodeName,
-    /// Root directory of the agent, which keeps what was known last.
+    /// Root directory of the agent, in which the last known pods are stored.
     pub root: PathBuf,
-    /// Done once our Node is known to be registered: before that nothing is bound to it.
+    /// Completes once our Node is known to be registered: before that nothing is bound to it.
     pub registered: BoxFuture<'static, ()>,
     /// Ends a pause.
     pub back: Back,
     /// How many pods the node runs at a time.
     pub pods_max: usize,
-    /// The pods that have settled, as the workers tell them.
+    /// The settled pods, as reported by the workers.
     pub settled: SettledPods,
 }
 
-/// A future that is done when the API server, being away now, answers others again; never, while
+/// A future that completes when the API server, currently away, answers other calls again; never, while
 /// it isn't away.
 pub type Back = Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>;
 
@@ -120,7 +119,7 @@ impl Ended {
         }
     }
 
-    /// The known set lacks objects that a list has, or has some that no list has.
+    /// Objects of a list are missing in the known set, or it has some that no list has.
     fn outdated() -> Self {
         Self {
             error: None,
@@ -297,8 +296,8 @@ impl ApiSource {
         changed
     }
 
-    /// Keeps only the names of pods that have settled, or the short forms of those that have containers.
-    /// One that a list under way has brought whole already gets a worker anew, and settles again.
+    /// Keeps only the names of settled pods, or the short forms of those with containers. A pod that a
+    /// list in progress has already delivered gets a worker again, and settles again.
     async fn settle(
         &mut self,
         settled: &BTreeMap<PodUid, Left>,
@@ -319,8 +318,8 @@ impl ApiSource {
         }
     }
 
-    /// Asks for the pods whose turn it is, and of which only the names are known. Where that fails it is
-    /// tried again with the next event, and after a pause in any case.
+    /// Requests the next waiting pods of which only the names are known. A failure is retried with the
+    /// next event, and after a pause in any case.
     async fn ask_for_waiting(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
         self.ask_at = None;
         while let Some((uid, name)) = self.listing.to_ask_for() {
@@ -339,8 +338,7 @@ impl ApiSource {
         }
     }
 
-    /// Stores what is new, so that an agent after this one knows whose pods these are, then
-    /// publishes it.
+    /// Stores changes, so that a later agent knows the owner of these pods, then publishes them.
     async fn publish(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
         let (pods, finished) = (self.listing.ordinary(), self.listing.finished());
         let mut known = std::mem::take(&mut self.last_known);
@@ -417,8 +415,8 @@ async fn next_until<T>(
     }
 }
 
-/// Decides how to continue after a watch error. Its place in the history is kept while the server is
-/// away; once the server itself refuses, it may be lost for good: a list finds it again.
+/// Decides how to continue after a watch error. The resource version is kept during an outage of the
+/// server; once the server itself refuses, it may be unusable: a list provides a new one.
 fn ended(error: &watcher::Error) -> Ended {
     let refused = matches!(
         error,

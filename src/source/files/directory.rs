@@ -1,7 +1,7 @@
-//! The manifest directory over time: reads what changed, decides file by file, remembers.
+//! The manifest directory over time: reads changed files, decides file by file, keeps the results.
 //!
-//! Blocking; the task in the parent module moves it to a thread for each look. A look at an
-//! unchanged directory costs one `stat` per file.
+//! Blocking; the task in the parent module runs each look on a separate thread. A look at an unchanged
+//! directory costs one `stat` per file.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -24,8 +24,8 @@ use mirrorlet_core::sizes::Size;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_host::disk;
 
-/// After the directory was away, how long files that are missing from it stay held: whoever
-/// replaces a directory fills it file by file. As long as a half-written file is held.
+/// How long missing files stay held after the directory was away: a directory is replaced file by file.
+/// The same time as for a half-written file.
 pub(super) const RETURN_HOLD: Duration = mirrorlet_core::hold::HALF_WRITTEN_HOLD;
 
 /// The last content of one file, and the decision about it.
@@ -56,8 +56,8 @@ struct Decided {
     is_former: bool,
 }
 
-/// How often a look is repeated for files that no look before has missed. Somebody may never stop
-/// replacing files, and what else there is to deliver must not wait for that.
+/// How often a look is repeated for newly missing files. A writer may never stop replacing files, and
+/// must not delay everything else.
 const REPEATS_MAX: u32 = 3;
 
 /// When a file is read again that was too much, as others may have become smaller.
@@ -74,7 +74,7 @@ pub(super) struct Look {
     pub(super) again: Option<Instant>,
 }
 
-/// Files are missing that were there. Somebody may be replacing them: look again soon.
+/// Existing files are missing. They may be being replaced: look again soon.
 #[derive(Debug)]
 pub(super) struct FilesMissing;
 
@@ -124,8 +124,8 @@ impl Directory {
         }
     }
 
-    /// Reads what changed and decides. A file that was there is gone once two looks in a row have
-    /// missed it; the first of them answers [`FilesMissing`].
+    /// Reads changed files and decides. A file counts as removed once two consecutive looks have missed
+    /// it; the first of them returns [`FilesMissing`].
     pub(super) fn look(&mut self) -> Result<Look, FilesMissing> {
         let now = Instant::now();
         // Asked before the files are: those of a file system that goes in between are missing from one
@@ -174,9 +174,9 @@ impl Directory {
 
     /// The manifests: those of the directory itself, or of the embedded API's directories below it.
     ///
-    /// # Errors
-    /// It can't be read, or is on another file system than before and has none: what is seen of a
-    /// directory that was unmounted, also before this agent started, is the empty one below.
+    /// # Errors The directory can't be read, or is on another file system than before and has none: if
+    /// a directory was unmounted, even before this agent started, the empty one below its mount is
+    /// visible.
     fn list(&self, is_elsewhere: bool) -> std::io::Result<Listing> {
         let listing = match self.source {
             PodSource::Embedded => scan::list_stored(&self.path),
@@ -190,8 +190,8 @@ impl Directory {
         Ok(listing)
     }
 
-    /// Whether it was a mount of its own when an agent before read it last, and is none since this one
-    /// started.
+    /// Whether it was a mount point when an earlier agent last read it, and has not been one since this
+    /// agent started.
     fn was_unmounted(&self) -> bool {
         let is_here = |location: &str| Path::new(location).starts_with(&self.path);
         self.device.is_none()
@@ -199,7 +199,7 @@ impl Directory {
             && !scan::is_mount(&self.path)
     }
 
-    /// Writes new last good versions to disk. Tells whether that changed what is wrong.
+    /// Writes new last good versions to disk. Returns whether that changed the problems.
     pub(super) fn flush(&mut self) -> bool {
         let problems = self.last_good.flush();
         let changed = problems != self.save_problems;
@@ -362,8 +362,8 @@ impl Directory {
         missing
     }
 
-    /// Returns those of the missing files that the last look missed, too, and whether there are others,
-    /// which stay as they are known. As long as it may, it has the look repeated for others.
+    /// Returns the missing files that the last look missed as well, and whether there are others, which
+    /// stay known. Within the limit, the look is repeated for others.
     fn confirm(&mut self, missing: Vec<PathBuf>) -> Result<(Vec<PathBuf>, bool), FilesMissing> {
         let before = std::mem::take(&mut self.missed);
         let has_others = missing.iter().any(|path| !before.contains(path));
@@ -378,7 +378,7 @@ impl Directory {
         Ok((gone, has_others))
     }
 
-    /// Forgets what is missing; holds it instead while the directory has only just come back.
+    /// Forgets missing files; holds them instead if the directory has only just come back.
     fn settle_missing(&mut self, missing: Vec<PathBuf>, now: Instant) {
         let until = self.returned.map(|returned| returned + RETURN_HOLD);
         match until.filter(|until| *until > now) {
@@ -430,7 +430,7 @@ impl Directory {
         }
     }
 
-    /// Everything the newest look found.
+    /// The result of the newest look.
     pub(super) fn set(&self) -> SourceSet {
         let files = || self.files.values();
         let mut problems: Vec<_> = self.unavailable.iter().cloned().collect();

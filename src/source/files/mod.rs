@@ -1,8 +1,9 @@
 //! The manifest directory as a source of pods.
 //!
-//! inotify wakes, a short quiet window lets writers finish (a file that was renamed into place is all
-//! there), then the whole directory is looked at; a seldom re-read is the safety net. Whatever happens, only removing a file or a document takes a
-//! pod away ([`hold`](mirrorlet_core::hold)). Fed by the file system; read by the merge.
+//! inotify events wake the task, a short quiet window lets writers finish (a renamed file is complete),
+//! then the whole directory is read; an infrequent re-read is the safety net. Whatever happens, only
+//! removing a file or a document removes a pod ([`hold`](mirrorlet_core::hold)). Fed by the file
+//! system; read by the merge.
 
 mod directory;
 mod scan;
@@ -42,15 +43,15 @@ const KEEP_BY: Duration = Duration::from_secs(1);
 pub struct FileSource {
     /// Absolute path of the directory.
     pub directory: PathBuf,
-    /// Whose directory it is: that of manifests ([`PodSource::File`]), or the one that the embedded
-    /// API stores objects in.
+    /// The kind of the directory: that of manifests ([`PodSource::File`]), or the one in which the
+    /// embedded API stores objects.
     pub source: PodSource,
-    /// Root directory of the agent, which keeps the last good versions.
+    /// Root directory of the agent, in which the last good versions are stored.
     pub root: PathBuf,
     /// Node the pods are bound to.
     pub node_name: NodeName,
-    /// How long the directory must be quiet before it is read, unless all that has come was renamed
-    /// into it.
+    /// How long the directory must be quiet before it is read, unless all new files were renamed into
+    /// it.
     pub settle: Duration,
     /// How often it is read though nothing changed.
     pub rescan_period: Duration,
@@ -73,8 +74,8 @@ pub fn embedded_directory(root: &Path) -> PathBuf {
     root.join(EMBEDDED_DIRECTORY)
 }
 
-/// Whether there is a directory at that path, as far as can be told: one that can't be looked at holds
-/// objects that are not to be stopped.
+/// Whether there may be a directory at that path: an unreadable one may contain objects that must not
+/// be stopped.
 pub fn may_be_directory(path: &Path) -> bool {
     let found = std::fs::metadata(path).map(|metadata| metadata.is_dir());
     found.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
@@ -111,13 +112,12 @@ impl FileSource {
         SourceName::new(self.source, &*self.directory.to_string_lossy())
     }
 
-    /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
-    /// even when it can't be read. A refresh has it looked at as soon as it is quiet; that of the
-    /// embedded API at once.
+    /// Delivers sets until cancelled. The first one follows the first read of the directory, even if
+    /// that fails. A refresh triggers a read as soon as the directory is quiet; for the embedded API's
+    /// directory, immediately.
     ///
-    /// # Cancel safety
-    /// After cancellation nothing of this source is used any more, and a look that is under way
-    /// only reads, or renames whole files in.
+    /// # Cancel safety After cancellation nothing of this source is used any more, and a look in
+    /// progress only reads, or renames complete files into place.
     pub async fn run(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
         let changes = Arc::new(Changes::default());
         let mut eye = {

@@ -1,4 +1,4 @@
-//! The content of the manifest directory: names, identities, bytes. Decides nothing about pods.
+//! The content of the manifest directory: names, identities, bytes. Makes no decisions about pods.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -12,9 +12,9 @@ use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::disk;
 
-/// How old a file's last change must be before its identity stands for its content: a second write
-/// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice
-/// the coarsest tick in use (FAT's two seconds are for mtime alone; ctime is what counts here).
+/// Minimum age of a file's last change before its identity stands for its content: a second write
+/// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice the
+/// coarsest tick in use (FAT's two seconds are for mtime only; ctime matters here).
 const CLOCK_TICK_MAX: Duration = Duration::from_secs(2);
 
 /// The attributes that change with a file's content.
@@ -53,7 +53,7 @@ impl Identity {
 pub(super) struct Entry {
     /// Its path, in the directory's own spelling.
     pub(super) path: PathBuf,
-    /// Its file's identity, or why it is no readable file.
+    /// The file's identity, or why it is not a readable file.
     pub(super) file: Result<Identity, String>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Listing {
     pub(super) ignored: Vec<String>,
 }
 
-/// The directory was unmounted: the empty one below its mount is there.
+/// The directory was unmounted: the empty one below its mount is visible.
 #[derive(Debug, thiserror::Error)]
 #[error("another file system is there, and has no manifests")]
 pub(super) struct Elsewhere;
@@ -92,7 +92,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
 /// removed meanwhile has no files.
 ///
 /// # Errors
-/// A directory is there and can't be read: nobody knows which files it has.
+/// A directory exists but can't be read, so its files are unknown.
 pub(super) fn list_stored(dir: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     for namespace in directories(dir)? {
@@ -160,8 +160,8 @@ pub(super) enum ReadError {
     Unreadable(String),
 }
 
-/// Reads a file: at most one byte more than a manifest may have, and never from anything that
-/// isn't a regular file, even when it became a FIFO since it was listed.
+/// Reads a file: at most one byte more than the maximum size of a manifest, and only from a regular
+/// file, even if it became a FIFO since it was listed.
 pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
@@ -189,7 +189,7 @@ fn from_io(error: &io::Error) -> ReadError {
     }
 }
 
-/// Whether a directory is a mount of its own: the root of another file system than its parent's.
+/// Whether a directory is a mount point: its file system differs from its parent's.
 pub(super) fn is_mount(dir: &Path) -> bool {
     let device = |dir: &Path| fs::metadata(dir).ok().map(|found| found.dev());
     device(dir) != device(&dir.join(".."))

@@ -1,8 +1,8 @@
 //! Wakes the file source when its directory may have changed.
 //!
-//! Events say that it is time to look again, and whether a file may still be being written. The
-//! parent is watched while there is no directory, or while a symbolic link leads to it, which may come
-//! to lead elsewhere; otherwise not: whatever is written beside the directory would wake the agent.
+//! Events say that it is time to look again, and whether a file may still be being written. The parent
+//! is watched while there is no directory, or while the path is a symbolic link, whose target may
+//! change; otherwise not, because every write beside the directory would wake the agent.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -32,7 +32,7 @@ pub(super) struct Changes {
 /// A change of the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// A manifest was renamed into place: it is all there.
+    /// A manifest was renamed into place: it is complete.
     Whole,
     /// A manifest, or the directory itself, has changed, and may change further.
     Unfinished,
@@ -50,13 +50,13 @@ impl Changes {
         self.told.notify_one();
     }
 
-    /// Waits for a change. Cancel safety: one that is not taken stays.
+    /// Waits for a change. Cancel safety: a change that was not returned stays.
     pub(super) async fn come(&self) {
         self.told.notified().await;
     }
 
-    /// Waits until nothing has changed for `quiet`, but not for ever; not at all, once manifests
-    /// were renamed into place and none was written to.
+    /// Waits until nothing has changed for `quiet`, up to a limit; not at all if manifests were renamed
+    /// into place and none was written to.
     pub(super) async fn settle(&self, quiet: Duration) {
         let deadline = Instant::now() + SETTLE_MAX.max(quiet);
         let mut unfinished = false;
@@ -111,11 +111,11 @@ impl Watch {
         }
     }
 
-    /// Makes sure that what is at the path now is watched. To be called before each read of the
-    /// directory, so that no change falls between the two.
+    /// Ensures that the directory that is currently at the path is watched. Call it before each read of
+    /// the directory, so that no change falls between the two.
     ///
     /// # Errors
-    /// When the kernel gives no (more) watches; nothing wakes the source then.
+    /// When the kernel provides no (more) watches; nothing wakes the source then.
     pub(super) fn ensure(&mut self) -> Result<(), notify::Error> {
         if self.watcher.is_none() {
             self.watcher = Some(start(&self.dir.path, Arc::clone(&self.changes))?);
@@ -144,10 +144,10 @@ impl Watch {
 }
 
 impl WatchedPath {
-    /// Moves the watch to the directory that is at the path now; to none if there is none. One that seems
-    /// to be watched is asked for again: the kernel drops the watch with a mount, nobody is told of
-    /// that, and the same file system may be mounted again. Not so directories with all below them,
-    /// which are many, and are the agent's own.
+    /// Moves the watch to the directory that is currently at the path; to none if there is none. Even
+    /// an existing watch is requested again: the kernel drops it with a mount without a notification,
+    /// and the same file system may be mounted again. Not so for directories that are watched
+    /// recursively, which are many, and are the agent's own.
     fn follow(
         &mut self,
         watcher: &mut RecommendedWatcher,

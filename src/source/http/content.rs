@@ -54,7 +54,7 @@ impl Content {
         }
     }
 
-    /// Takes in a good answer: a body, or none when it is the one already known.
+    /// Processes a valid response: a body, or none if it is unchanged.
     pub(super) fn take(&mut self, body: Option<Bytes>) {
         let now = Instant::now();
         self.failure = None;
@@ -82,7 +82,7 @@ impl Content {
         self.decide(&body, &parsed, since, now);
     }
 
-    /// Takes in a failure. As long as no body was ever taken in, what is stored stands in.
+    /// Processes a failure. If there was no body yet, the stored one is used.
     pub(super) fn fail(&mut self, problem: Diagnostic) {
         if self.body.is_none() && self.last_good.get(&self.location).is_some() {
             let now = Instant::now();
@@ -115,13 +115,13 @@ impl Content {
         self.synced = true;
     }
 
-    /// When to ask again at the latest after a request that began at `asked`, if sooner than usual.
-    /// A body that was due by then waits for a good answer, and no failure hurries the next request.
+    /// When to repeat a request that began at `asked` at the latest, if sooner than usual. A body that
+    /// was due by then waits for a valid response, and no failure hastens the next request.
     pub(super) fn again(&self, asked: Instant) -> Option<Instant> {
         self.again.filter(|again| *again > asked)
     }
 
-    /// Writes the new last good version to disk. Blocks. Tells whether that changed what is wrong.
+    /// Writes the new last good version to disk. Blocks. Returns whether that changed the problems.
     pub(super) fn flush(&mut self) -> bool {
         let problems = self.last_good.flush();
         let changed = problems != self.save_problems;

@@ -1,4 +1,4 @@
-//! One GET of a manifest URL: headers, redirects, bounds. Knows nothing of pods.
+//! One GET of a manifest URL: headers, redirects, limits. Independent of pods.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub enum HttpSourceError {
         /// Name of the header.
         name: String,
     },
-    /// The CA file holds no certificate, or can't be read.
+    /// The CA file contains no certificate, or can't be read.
     #[error("the manifest URL CA {path} can't be used: {reason}")]
     Ca {
         /// Path of the file.
@@ -72,7 +72,7 @@ pub(super) enum FetchError {
 /// The response of a URL.
 #[derive(Debug)]
 pub(super) enum Fetched {
-    /// The same as what had the entity tag.
+    /// Unchanged since the response with that entity tag.
     NotModified,
     /// A body, and its entity tag.
     Body(Bytes, Option<HeaderValue>),
@@ -279,9 +279,9 @@ fn follow(from: &Url, location: &HeaderValue) -> Result<Url, FetchError> {
     Ok(target)
 }
 
-/// Whether the configured headers may go where a redirect leads: to the same host and port or from
-/// http to https on its usual ports, never to another host or back from https. Stricter than Go's
-/// client, which trusts sub-domains and hides only a few headers.
+/// Whether the configured headers may be sent to the target of a redirect: to the same host and port or
+/// from http to https on its default ports, never to another host or back from https. Stricter than
+/// Go's client, which trusts sub-domains and only drops a few headers.
 fn may_see_headers(configured: &Url, target: &Url) -> bool {
     let usual_upgrade = configured.scheme() == "http"
         && target.scheme() == "https"

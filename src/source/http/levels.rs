@@ -1,4 +1,4 @@
-//! How loudly a failing URL is reported: a box whose URL is away for a week must not fill its log.
+//! Log levels of a failing URL: a machine whose URL is away for a week must not fill its log.
 //!
 //! Upstream: `pkg/kubelet/config/http.go` (`run`).
 
@@ -10,7 +10,7 @@ const LOUD_FAILURES: u32 = 3;
 pub(super) enum FailureLogLevel {
     /// As a warning.
     Loud,
-    /// As a warning, with a note that the next ones go to the debug level.
+    /// As a warning, with a note that the next ones are logged at debug level.
     LoudForTheLastTime,
     /// At the debug level.
     Quiet,
@@ -33,7 +33,7 @@ impl FailureLevels {
         }
     }
 
-    /// Takes note of a success. Returns the number of failures it ends, if there were any.
+    /// Records a success. Returns the number of preceding failures, if there were any.
     pub(super) fn succeeded(&mut self) -> Option<u32> {
         let failures = std::mem::take(&mut self.failures);
         (failures > 0).then_some(failures)

@@ -1,9 +1,8 @@
-//! A URL as a source of pods: asked from time to time, believed only when it answers well.
+//! A URL as a source of pods: polled, and only used after a valid response.
 //!
-//! The pods of its last answer keep running while it is away, across restarts of the agent too. Its
-//! body is treated like a file's text ([`hold`](mirrorlet_core::hold)): one bad item of a list
-//! holds that item alone, an empty body holds everything, and only a list without the pod removes
-//! it.
+//! The pods of its last response keep running during an outage, even across restarts of the agent. Its
+//! body is treated like a file's text ([`hold`](mirrorlet_core::hold)): an invalid item of a list only
+//! holds that item, an empty body holds everything, and only a list without the pod removes it.
 //!
 //! Upstream: `pkg/kubelet/config/http.go`.
 
@@ -44,7 +43,7 @@ pub struct HttpOptions {
     pub headers: Vec<(String, String)>,
     /// PEM file of CAs trusted beside the system's.
     pub ca: Option<PathBuf>,
-    /// Root directory of the agent, which keeps the last good versions.
+    /// Root directory of the agent, in which the last good versions are stored.
     pub root: PathBuf,
     /// Node the pods are bound to.
     pub node_name: NodeName,
@@ -99,8 +98,8 @@ impl HttpSource {
         SourceName::new(PodSource::Http, self.fetcher.location())
     }
 
-    /// Delivers sets until cancelled. Nothing is delivered before the first good answer, unless
-    /// an earlier life of the agent stored one.
+    /// Delivers sets until cancelled. Nothing is delivered before the first valid response, unless an
+    /// earlier agent stored one.
     ///
     /// # Cancel safety
     /// After cancellation nothing of this source is used any more.

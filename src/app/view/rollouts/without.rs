@@ -1,5 +1,4 @@
-//! Words for workloads of which there is nothing to roll out: Jobs, `CronJob`s, and those that want no
-//! pods.
+//! Messages about workloads without rollouts: Jobs, `CronJob`s, and workloads without pods.
 
 use crate::jobs::JobStates;
 use crate::server::view::{ViewError, ViewErrorKind};
@@ -7,8 +6,7 @@ use mirrorlet_core::api::report::{CronJobReport, JobReport, NO_PARALLELISM};
 use mirrorlet_core::api::split_name;
 use mirrorlet_core::workload::{WorkloadKey, WorkloadKind};
 
-/// The error for a rollout of a Job or `CronJob` that was typed as `job/NAME`, with its state where
-/// that is known.
+/// The error for a rollout of a Job or `CronJob` given as `job/NAME`, with its state if known.
 pub(super) fn without_rollouts(text: &str, jobs: &JobStates) -> Option<ViewError> {
     let (word, typed) = text.split_once('/')?;
     let (namespace, name) = split_name(typed);
@@ -65,7 +63,7 @@ fn of_cron_job(cron: Option<&CronJobReport>, typed: &str) -> (String, String) {
     (format!("a CronJob has no rollouts{state}"), help)
 }
 
-/// The error for a command about the revisions of a workload that wants no pods.
+/// The error for a command about the revisions of a workload without pods.
 pub(super) fn no_pods(key: &WorkloadKey) -> ViewError {
     ViewErrorKind::Conflict
         .error(format!(

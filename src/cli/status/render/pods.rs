@@ -69,8 +69,8 @@ fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec
     row
 }
 
-/// Returns the note beside a pod's status: whether another version runs than its manifest says, or
-/// a new one is judged.
+/// Returns the note beside a pod's status: whether a different version runs than its manifest has, or a
+/// new one is judged.
 pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
     let Some(rollout) = &pod.rollout else {
         return if pod.held { " (held)" } else { "" }.to_owned();

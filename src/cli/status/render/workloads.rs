@@ -6,7 +6,7 @@ use anstyle::Style;
 use mirrorlet_core::api::report::WorkloadReport;
 use mirrorlet_core::workload::standing::FAILED;
 
-/// The workloads, as `kubectl get deployments` prints them, and what one waits for.
+/// The workloads in the format of `kubectl get deployments`, and what one waits for.
 pub(super) fn workloads(out: &mut String, workloads: &[WorkloadReport]) {
     if workloads.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Answers that are good for a while. No clock: `now` is an argument.
+//! Answers that are valid for a while. No clock: `now` is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Answers by question, each with its end, at most so many.
+/// Answers by question, each with its expiry, up to a maximum number.
 #[derive(Debug)]
 pub(super) struct Cache<K, V> {
     entries: HashMap<K, (Instant, V)>,
@@ -31,7 +31,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         (now < *until).then(|| value.clone())
     }
 
-    /// Keeps an answer. Where there is no room, those that have ended go, else the one that ends
+    /// Stores an answer. At the limit, expired answers are removed, otherwise the one that expires
     /// first.
     pub(super) fn put(&mut self, key: K, value: V, good_for: Duration, now: Instant) {
         if self.entries.len() >= self.entries_max && !self.entries.contains_key(&key) {
@@ -51,7 +51,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.entries.remove(key)
     }
 
-    /// Whether there is a good answer to any such question.
+    /// Whether there is a valid answer to a question that satisfies `is_such`.
     pub(super) fn any(&self, now: Instant, is_such: impl Fn(&K) -> bool) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|(key, (until, _))| now < *until && is_such(key))

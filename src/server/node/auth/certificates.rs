@@ -26,19 +26,19 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 #[error("{0}")]
 pub struct BadAuthorities(pub String);
 
-/// The authorities whose client certificates are believed. There are none at first, and then
-/// whatever [`replace`](Self::replace) was given last.
+/// The trusted authorities of client certificates: none at first, and then those of the last
+/// [`replace`](Self::replace).
 #[derive(Debug, Default)]
 pub struct ClientAuthorities {
     verifier: RwLock<Option<Arc<dyn ClientCertVerifier>>>,
 }
 
 impl ClientAuthorities {
-    /// Believes these authorities (PEM) from now on, and no others. Certificates that were
-    /// believed are looked at anew at their next request.
+    /// Trusts exactly these authorities (PEM) from now on. Certificates that were trusted are verified
+    /// again at their next request.
     ///
     /// # Errors
-    /// It holds no certificate, or something that is none; nothing has changed then.
+    /// It contains no certificate, or an invalid one; nothing has changed then.
     pub fn replace(&self, pem: &[u8]) -> Result<(), BadAuthorities> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -57,8 +57,7 @@ impl ClientAuthorities {
         Ok(())
     }
 
-    /// Returns the user of these certificates, their own first; none, unless an authority vouches
-    /// for them now.
+    /// Returns the user of a certificate chain; none unless a trusted authority has issued it.
     pub(super) fn user(&self, shown: &[CertificateDer<'static>]) -> Option<User> {
         let (own, between) = shown.split_first()?;
         let verifier = {

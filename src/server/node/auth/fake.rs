@@ -1,4 +1,4 @@
-//! An API server that knows a few people, for tests.
+//! An API server that knows a few users, for tests.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,12 +17,12 @@ pub(in crate::server::node) enum Question {
     Access(String, String, String),
 }
 
-/// Knows the token `token-of-<name>` of everybody; everything else is set by the test.
+/// Accepts the token `token-of-<name>` for any user; the test sets everything else.
 #[derive(Default)]
 pub(in crate::server::node) struct FakeReviewer {
     /// Users with all permissions.
     pub(in crate::server::node) admins: BTreeSet<String>,
-    /// Name, verb and subresource of what is allowed beside.
+    /// Name, verb and subresource of additional permissions.
     pub(in crate::server::node) allowed: Mutex<BTreeSet<(String, String, String)>>,
     /// Whether it leaves questions unanswered for now.
     pub(in crate::server::node) holds: tokio::sync::watch::Sender<bool>,

@@ -1,10 +1,10 @@
-//! Authentication and authorization: client certificate or bearer token, then one query to the
-//! API server whether somebody of that name may do that with our Node.
+//! Authentication and authorization: client certificate or bearer token, then one query to the API
+//! server whether that user may do that with our Node.
 //!
-//! Nobody is anybody without proof: anonymous requests are refused. Answers are kept as long as
-//! a kubelet keeps them. Where the API server can't be asked, nobody new gets in. Those whose
-//! answers are kept never wait for others: answers that let somebody in are kept apart, so that no
-//! number of tokens or refusals displaces them, and few may wait for the API server.
+//! Anonymous requests are refused. Answers are cached as long as in a kubelet. While the API server
+//! can't be asked, new users are refused. Users with cached answers never wait for others: positive
+//! answers are cached separately, so that no number of tokens or refusals displaces them, and few
+//! requests may wait for the API server.
 //!
 //! Upstream: `pkg/kubelet/server/auth.go`, `cmd/kubelet/app/auth.go`,
 //! `apiserver/pkg/authentication/authenticatorfactory/delegating.go`.
@@ -61,16 +61,15 @@ const TOKEN_REVIEWS: Limits = Limits {
     all: 64,
     of_source: 16,
 };
-/// Turns at reviews of access. Only who proved an identity asks for one, and one answer serves all
-/// who wait for it. An API server may send [`STREAMS_MAX`](super::listen) requests at once after
-/// a start.
+/// Limits of access reviews. Only authenticated users cause one, and concurrent requests share an
+/// answer. An API server may send [`STREAMS_MAX`](super::listen) requests at once after a start.
 const ACCESS_REVIEWS: Limits = Limits {
     asking: 16,
     all: 512,
     of_source: 384,
 };
-/// When a client that was refused for want of a turn may ask again, in seconds: as long as the
-/// reviews that others wait for take, at most.
+/// When a client that was refused because of the limit may retry, in seconds: at most the duration of
+/// the reviews that others wait for.
 const RETRY_AFTER: &str = "1";
 
 /// Asks the API server.
@@ -79,13 +78,13 @@ pub trait Reviewer: Send + Sync + 'static {
     /// Authenticates a token; `None` if it is invalid. (`TokenReview`)
     ///
     /// # Errors
-    /// The API server did not answer, or may not be asked by us.
+    /// The API server did not answer, or refused the review.
     async fn review_token(&self, token: &str) -> Result<Option<User>, ReviewError>;
 
     /// Whether a user may access a subresource of our Node. (`SubjectAccessReview`)
     ///
     /// # Errors
-    /// The API server did not answer, or may not be asked by us.
+    /// The API server did not answer, or refused the review.
     async fn review_access(
         &self,
         user: &User,
@@ -99,8 +98,7 @@ pub trait Reviewer: Send + Sync + 'static {
 #[error("{0}")]
 pub struct ReviewError(pub String);
 
-/// The certificates that a connection's client showed. It has their key; whether they are worth
-/// anything has not been looked at.
+/// The certificates of a connection's client. It has their key; they are not verified yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown(pub(super) Arc<[CertificateDer<'static>]>);
 
@@ -194,7 +192,7 @@ impl Gate {
         }
     }
 
-    /// Whether that request may be answered, and who asks.
+    /// Whether that request may be answered, and its user.
     pub(super) async fn admit(
         &self,
         method: &str,
@@ -221,7 +219,7 @@ impl Gate {
         Err(Refused::Forbidden(needed.refusal(&user.name)))
     }
 
-    /// Whether a client that shows these certificates is known to have a right.
+    /// Whether a client with these certificates is known to have a permission.
     pub(super) fn knows(&self, shown: &Shown) -> bool {
         self.certified(shown).is_some_and(|user| {
             let verdicts = self.verdicts.lock();

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use mirrorlet_streaming::{is_websocket, websocket_protocols};
 
-/// Longest token that is looked at, in bytes; honest ones have about a thousand.
+/// Maximum length of a token, in bytes; real ones have about a thousand.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 10;
 /// A protocol of this name is a token in base64 for URLs, without padding.
 const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
@@ -35,8 +35,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// The token among the protocols of a WebSocket, where browsers have it, which can set no other
-/// header. It needs another protocol beside it, for the answer can't name this one.
+/// The token in the protocols of a WebSocket, which browsers use because they can set no other header.
+/// It needs another protocol beside it, because the answer can't name this one.
 ///
 /// Upstream: `apiserver/pkg/authentication/request/websocket/protocol.go`.
 fn offered(headers: &HeaderMap) -> Option<String> {
@@ -54,8 +54,8 @@ fn offered(headers: &HeaderMap) -> Option<String> {
     String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
-/// Takes tokens out of the protocols that are chosen from: whoever serves the request neither
-/// picks one nor repeats it.
+/// Removes tokens from the offered protocols, so that the handler of the request neither selects nor
+/// repeats one.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let protocols = websocket_protocols(headers);
     let rest: Vec<_> = protocols

@@ -1,4 +1,4 @@
-//! Turns at asking the API server: a few ask at a time, a bounded number waits, and nobody else.
+//! Limits requests to the API server: a few at a time, a bounded number waits, others are refused.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ struct Place<'a> {
     source: Source,
 }
 
-/// A turn at asking; dropped, it is the next one's.
+/// The permission to send a request; released on drop.
 pub(super) struct Turn<'a> {
     _permit: Option<SemaphorePermit<'a>>,
     _place: Place<'a>,
@@ -62,7 +62,7 @@ impl Turns {
     /// Waits for a turn, if there is room to wait.
     ///
     /// # Cancel safety
-    /// The place is left to others.
+    /// The place is released.
     pub(super) async fn turn(&self, source: Source) -> Result<Turn<'_>, Full> {
         let place = self.place(source)?;
         // Never closed, so a permit always comes.

@@ -22,7 +22,7 @@ const RENEWED_BEFORE: Duration = Duration::from_hours(30 * 24);
 /// How far the clocks of clients may be behind ours.
 const CLOCKS_APART: Duration = Duration::from_hours(1);
 
-/// A certificate of our own, and when it is to be replaced.
+/// A self-signed certificate, and when to replace it.
 pub(super) fn self_signed(
     names: &Names,
     now: Timestamp,

@@ -1,5 +1,5 @@
-//! The node API's own certificate: from files, from the cluster, or self-signed; replaced while
-//! connections go on.
+//! The node API's certificate: from files, from the cluster, or self-signed; replaced without closing
+//! connections.
 //!
 //! Upstream: `pkg/kubelet/certificate/kubelet.go`.
 
@@ -42,7 +42,7 @@ pub struct Names {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Where the certificate is from, with what it takes to have it.
+/// The origin of the certificate, with the data that it requires.
 pub enum Origin {
     /// Made by ourselves.
     Own,
@@ -74,7 +74,7 @@ enum Source {
     Cluster {
         signer: Arc<dyn Signer>,
         requested: Box<Requested>,
-        /// When the one in use is to be renewed; at once, where there is none.
+        /// When to renew the current one; immediately if there is none.
         renew_at: Timestamp,
     },
 }
@@ -88,16 +88,16 @@ pub(super) struct CertificateTask {
     source: Source,
     /// The problem reported last.
     told: Option<String>,
-    /// When a certificate of our own, where one is in use, is to be replaced.
+    /// When to replace a self-signed certificate, if one is in use.
     renew_at: Timestamp,
     metrics: Metrics,
 }
 
 impl CertificateTask {
-    /// A certificate to begin with, and the task that keeps it.
+    /// Returns the first certificate, and the task that maintains it.
     ///
     /// # Errors
-    /// The files that were named can't be used; the system gives no random numbers.
+    /// The configured files can't be used; the system provides no random numbers.
     pub(super) fn begin(
         origin: Origin,
         names: Names,
@@ -210,7 +210,7 @@ impl CertificateTask {
         }
     }
 
-    /// Looks once whether there is a better certificate; says how long to wait for the next look.
+    /// Checks once whether there is a better certificate; returns how long to wait for the next check.
     async fn look(&mut self, now: Timestamp) -> Duration {
         let (better, pause) = match &mut self.source {
             Source::Own => (Ok(None), LOOK_PERIOD),
@@ -309,9 +309,8 @@ fn order(names: &Names) -> Order {
     }
 }
 
-/// Goes one step on with a certificate of the cluster's, where one is due. Somebody has to approve
-/// each request; until then, and after a certificate has ended unrenewed, the API is served with
-/// one of our own.
+/// Takes one step towards a certificate of the cluster, if one is due. Each request must be approved;
+/// until then, and after a certificate has expired, the API is served with a self-signed one.
 async fn from_cluster(
     signer: &dyn Signer,
     requested: &mut Requested,
