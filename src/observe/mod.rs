@@ -468,8 +468,7 @@ impl Observer {
     }
 }
 
-/// The answer to a call of a runtime that was available, unless it takes long; another one's may take
-/// long.
+/// The answer of a runtime that was available, within a deadline; none for any other runtime.
 async fn soon<T>(was_up: bool, call: impl Future<Output = T>) -> Option<T> {
     if !was_up {
         return None;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::small::SmallCollect;
 
-/// What is left on this node of a pod that has settled.
+/// The remains of a settled pod on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// Nothing.

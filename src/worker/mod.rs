@@ -129,7 +129,7 @@ struct SharedLocks {
     changed: watch::Sender<()>,
     /// A pod has ended: there may be room for one that was refused.
     ended: Notify,
-    /// Whose remains are not to be collected.
+    /// The pods whose remains must not be collected.
     lives: Lives,
 }
 

@@ -51,7 +51,7 @@ pub struct ListOptions {
 pub struct WriteOptions {
     /// Whether nothing is stored.
     pub dry_run: bool,
-    /// Who writes, for server-side apply.
+    /// The manager of the fields that are written, for server-side apply.
     pub field_manager: String,
     /// Whether fields of other managers may be taken over.
     pub force: bool,

@@ -11,7 +11,7 @@ use crate::resources::Resource;
 static OPENAPI: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.deflate"));
 static PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/protobuf.deflate"));
 
-/// What a schema refers to another one by.
+/// The prefix of a reference to another schema.
 const REFERENCE: &str = "#/components/schemas/";
 
 /// The OpenAPI v3 schemas as text. About 550 KB; it is not kept in memory.

@@ -80,7 +80,7 @@ pub struct HostAccess {
 /// Something the agent needs and hasn't got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingAccess {
-    /// What.
+    /// The access that is missing.
     pub need: Need,
     /// The missing access, and what doesn't work without it.
     pub message: String,

@@ -108,7 +108,7 @@ pub enum EngineError {
     /// The answer is larger than what is read.
     #[error("{what} is larger than {} MiB", .max >> 20)]
     TooLarge {
-        /// What it describes.
+        /// The object that it describes.
         what: &'static str,
         /// Most bytes read.
         max: usize,

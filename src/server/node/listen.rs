@@ -69,14 +69,14 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 4;
 /// Most tasks of connections, those that were displaced a moment ago included.
 const TASKS_MAX: usize = CONNECTIONS_MAX + UNPROVEN_MAX;
-/// How long answers under way may go on after the agent began to stop; well below the second
-/// within which it has to be gone.
+/// How long answers in progress may continue after the agent began to stop; well below the second
+/// within which it must exit.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 /// Pause after a connection could not be accepted: mostly for want of file descriptors, which
 /// does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
+/// Serves until `cancel`, then lets answers in progress end, for at most [`DRAIN_MAX`].
 pub(in crate::server) async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,

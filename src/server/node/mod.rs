@@ -56,7 +56,7 @@ pub struct NodeApiParts {
     pub configz: serde_json::Value,
     /// Reviews the permissions of callers.
     pub reviewer: Arc<dyn Reviewer>,
-    /// Whose client certificates it believes.
+    /// The trusted authorities of client certificates.
     pub authorities: Arc<ClientAuthorities>,
     /// Where its own certificate is from.
     pub certificate: Origin,

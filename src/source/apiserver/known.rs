@@ -368,7 +368,7 @@ impl Known {
     }
 }
 
-/// What is left of a pod that is over, with its source noted on it; none of another pod.
+/// The reduced form of an ended pod, annotated with its source; none for any other pod.
 fn left(mut pod: Pod) -> Option<Pod> {
     pod.metadata.managed_fields = None;
     is_settled(&pod).then(|| marked(remains(pod)))

@@ -30,7 +30,7 @@ pub(super) async fn remove_image(engine: &dyn Engine, image: &str) -> Result<(),
     Ok(())
 }
 
-/// What an image is called.
+/// The names of an image.
 struct Names {
     id: String,
     tags: Vec<String>,

@@ -11,7 +11,7 @@ use mirrorlet_core::access::User;
 /// A question that it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::server::node) enum Question {
-    /// Whose that token is.
+    /// The user of that token.
     Token(String),
     /// Whether somebody may: name, verb, subresource.
     Access(String, String, String),

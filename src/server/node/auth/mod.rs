@@ -103,7 +103,7 @@ pub struct ReviewError(pub String);
 pub(super) struct Shown(pub(super) Arc<[CertificateDer<'static>]>);
 
 type TokenHash = [u8; 32];
-/// Who, the verb, the subresource.
+/// The user, the verb, the subresource.
 type Question = (User, &'static str, &'static str);
 
 /// Answers that are kept. Those that let somebody in displace only one another.
