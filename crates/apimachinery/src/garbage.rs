@@ -15,7 +15,7 @@ use crate::status::{Cause, Status};
 
 /// The finalizer of an object that goes after its dependents.
 const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents lose their reference to it before it goes.
+/// The finalizer of an object whose dependents lose their reference to it before it is removed.
 const ORPHAN: &str = "orphan";
 
 mirrorlet_core::words! {
@@ -284,7 +284,7 @@ enum Owner {
     Absent,
 }
 
-/// All objects, and who depends on whom.
+/// All objects, and their dependencies.
 struct Graph<'a> {
     members: &'a [Member<'a>],
     by_uid: HashMap<&'a str, &'a Member<'a>>,
@@ -333,7 +333,8 @@ impl<'a> Graph<'a> {
             key.resource.kind == kind && key.name == said("name") && is_near
         });
         match owner {
-            // Leases are in memory: after a restart of the server none is there, and none is gone.
+            // Leases are in memory: after a restart of the server none exists, and none counts as
+            // removed.
             None if resource == &LEASES => Owner::Solid,
             None => Owner::Absent,
             Some(owner) if is_foreground(owner.object) => Owner::Waiting,

@@ -15,7 +15,7 @@ const GENERATED_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// The label with its name that every namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// A text of the metadata; empty where there is none.
+/// A string field of the metadata; empty if it is missing.
 fn text<'a>(object: &'a Value, key: &str) -> &'a str {
     object["metadata"][key].as_str().unwrap_or_default()
 }
@@ -169,7 +169,7 @@ pub fn label_namespace(object: &mut Value) {
     let name = name(object).to_owned();
     let metadata = metadata(object);
     let has_labels = metadata.get("labels").is_none_or(Value::is_object);
-    // Labels that are none are refused later.
+    // Invalid labels are refused later.
     if has_labels {
         map(metadata, "labels").insert(NAME_LABEL.to_owned(), name.into());
     }

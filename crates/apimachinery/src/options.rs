@@ -36,11 +36,11 @@ pub struct ListOptions {
     pub version_match: Option<VersionMatch>,
     /// Most objects of one answer; 0 for all.
     pub limit: usize,
-    /// Where a list goes on that was split.
+    /// The continue token of a paged list.
     pub token: Option<Token>,
     /// The duration of a watch in seconds; none if it isn't set, or 0.
     pub timeout_seconds: Option<u64>,
-    /// Whether a watch tells the revision now and then.
+    /// Whether a watch sends bookmarks, which have the current revision.
     pub bookmarks: bool,
     /// Whether a watch begins with the objects that exist.
     pub initial_events: bool,
@@ -83,7 +83,7 @@ fn boolean(query: &Query, key: &str) -> bool {
     value(query, key).is_some_and(|value| !matches!(value, "false" | "0" | "f" | "F" | "False"))
 }
 
-/// The limit of a list; as upstream, one below 0 is none.
+/// The limit of a list; as upstream, a negative one means none.
 fn limit(query: &Query) -> Result<usize, Status> {
     let text = value(query, "limit").filter(|text| !text.is_empty());
     let number = text.map_or(Ok(0), str::parse::<i64>);

@@ -98,7 +98,7 @@ fn place(object: &Value) -> (&str, &str) {
     (meta::namespace(object), meta::name(object))
 }
 
-/// The error for a list that took too long, with a token to go on with the objects of now.
+/// The error for a list that took too long, with a token to continue with the current objects.
 fn go_on_otherwise(status: Status, token: &Token) -> Status {
     if status.code != 410 {
         return status;

@@ -61,8 +61,8 @@ pub fn apply(object: &Value, content_type: &str, body: &[u8]) -> Result<Value, S
     Ok(patched)
 }
 
-/// Applies the operations of a JSON patch. As upstream, a field that isn't there is `null` to a test:
-/// clients add a list only if there is none yet.
+/// Applies the operations of a JSON patch. As upstream, a missing field is `null` to a test: clients
+/// add a list only if there is none yet.
 ///
 /// Upstream: `evanphx/json-patch`, `Patch.test`.
 fn apply_operations(object: &mut Value, operations: &[PatchOperation]) -> Result<(), Status> {

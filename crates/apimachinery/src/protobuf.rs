@@ -61,7 +61,7 @@ fn messages() -> &'static BTreeMap<&'static str, Vec<Field>> {
 /// Why a body can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    /// It is none, or newer than the schemas here.
+    /// It is invalid, or newer than the schemas here.
     #[error(
         "the body is not protobuf, or has a field that is newer than this server; send JSON, as kubectl apply -f does"
     )]

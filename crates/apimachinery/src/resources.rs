@@ -254,7 +254,7 @@ resources! {
         namespaced: false, verbs: &["create"],
     };
 
-    /// The user who sends a request.
+    /// The user that sent a request.
     SUBJECT_REVIEWS = "authentication.k8s.io" "selfsubjectreviews" "selfsubjectreview"
         "SelfSubjectReview" {
         namespaced: false, verbs: &["create"],

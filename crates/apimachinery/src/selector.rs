@@ -47,7 +47,7 @@ impl Selector {
     }
 }
 
-/// The labels that objects are selected by; the error names the requirement that is none.
+/// Parses a label selector; the error names the invalid requirement.
 fn parse_labels(text: &str) -> Result<LabelSelector, Status> {
     text.parse::<LabelSelector>().map_err(|NotASelector(part)| {
         Status::bad_request(format!("unable to parse requirement: {part:?}"))

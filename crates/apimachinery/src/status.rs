@@ -21,7 +21,7 @@ pub struct Status {
     pub message: String,
     /// The object concerned and the causes, if any.
     pub details: Option<Box<Value>>,
-    /// Where a list can go on in another way.
+    /// A token with which an expired list can continue.
     pub token: Option<String>,
 }
 

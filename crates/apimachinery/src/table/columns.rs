@@ -24,7 +24,7 @@ enum Cell {
     Count(&'static str),
     /// The time since the moment there.
     Since(&'static str),
-    /// A property of the containers whose list is there.
+    /// A property of the containers in the list at this path.
     Containers(&'static str, &'static str),
     /// The labels there, as a selector is printed.
     Labels(&'static str),
