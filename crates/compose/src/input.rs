@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum Content {
     /// The bytes of the file.
     Bytes(Vec<u8>),
-    /// Nothing is there.
+    /// The path does not exist.
     Missing,
     /// It can't be read; the reason, without the path.
     Failed(String),

@@ -69,7 +69,7 @@ fn replaced(
 /// The index of the brace that ends `${…`, with pairs of braces inside it left out, whether they are
 /// those of variables or not. If they aren't pairs, it is the last brace of the text.
 ///
-/// Upstream: `getFirstBraceClosingIndex`. As there, the character behind a brace is not looked at.
+/// Upstream: `getFirstBraceClosingIndex`. As there, the character behind a brace is not checked.
 fn closing(inner: &str) -> Option<usize> {
     let mut depth = 1_usize;
     let mut bytes = inner.bytes().enumerate().skip(1);

@@ -36,7 +36,7 @@ pub(crate) enum Tag {
     None,
     /// `!reset`: the key is removed.
     Reset,
-    /// `!override`: the value replaces what was there.
+    /// `!override`: the value replaces the earlier one.
     Override,
 }
 

@@ -30,7 +30,7 @@ impl Unsplit {
     }
 }
 
-/// The quoting or substitution that a character of a command stands in.
+/// The quoting or substitution that contains a character of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Nothing,

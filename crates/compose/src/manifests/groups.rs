@@ -114,7 +114,7 @@ impl Groups {
             && !self.joined.contains_key(&owner.name)
             && !self.joined.values().any(|other| *other == service.name)
             && !dependencies(owner).is_empty()
-            // An init container of an init container is none.
+            // An init container can't have init containers.
             && !project.services.iter().any(|third| {
                 let needs = third.node.at(&["depends_on", &owner.name, "condition"]);
                 needs.and_then(Node::text).as_deref() == Some("service_completed_successfully")

@@ -29,10 +29,10 @@ enum Scope<'b> {
     Link,
 }
 
-/// A name that is to lead to a service.
+/// A name that must resolve to a service.
 struct Claim<'b> {
     name: String,
-    /// The service that it leads to.
+    /// The service that it resolves to.
     service: &'b Service,
     /// The service that runs the pod.
     owner: &'b Service,
@@ -89,7 +89,7 @@ impl<'b> Names<'b> {
             }
         }
         for (index, claim) in names.claims.iter().enumerate() {
-            // The name of a service leads to nothing else.
+            // The name of a service resolves to nothing else.
             if !claim.is_main() && names.service(claim.id()).is_some() {
                 continue;
             }
@@ -118,7 +118,7 @@ impl<'b> Names<'b> {
             .copied()
     }
 
-    /// Whether a name leads to the pods of several services.
+    /// Whether a name resolves to the pods of several services.
     fn is_shared(&self, id: &str) -> bool {
         let members = self.members(id);
         let mut owners = members.iter().map(|claim| &claim.owner.name);

@@ -11,14 +11,14 @@ use crate::words;
 use super::pod::Pod;
 use super::{Build, WRITE_SIZE, field};
 
-/// Size that a claim asks for; no driver of the Engine holds it.
+/// Size in the spec of a claim; no driver of the Engine enforces it.
 const CLAIM_SIZE: &str = "1Gi";
 
 /// Why an option of the Engine's own driver isn't left out: without it, another volume is mounted, or
 /// none can be.
 const LOCAL_OPTION: &str = "an option of a claim's volume can't have spaces: create the volume with docker volume create, and write external: true instead of driver_opts";
 
-/// Services whose volumes are taken over from others whose volumes are taken over.
+/// Maximum depth of `volumes_from`: services that take their volumes from others.
 const FROM_MAX: usize = 8;
 
 impl Build<'_, '_> {
@@ -30,7 +30,7 @@ impl Build<'_, '_> {
             let Some(mount) = self.mount(service, &item, pod) else {
                 continue;
             };
-            // What a service has itself takes the place of what it takes over from others.
+            // A service's own volumes replace those that it takes from others.
             let is_own = |known: &Map| known.get("mountPath") == mount.get("mountPath");
             if index >= own && mounts.iter().any(is_own) {
                 continue;

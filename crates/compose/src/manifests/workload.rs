@@ -176,7 +176,7 @@ impl Build<'_, '_> {
         self.loader.notes.push(first.place.mark(note));
     }
 
-    /// Whether a service says that it serves others, or is watched while it runs.
+    /// Whether a service serves others according to its keys, or is watched while it runs.
     fn is_long_running(&self, service: &Service, groups: &Groups) -> bool {
         let is_filled = |key: &str| !service.node.items_of(key).is_empty();
         let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
@@ -212,7 +212,7 @@ impl Build<'_, '_> {
             return self.add_pods(service, pod, restart);
         }
         let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
-        // Compose starts as many containers as the service asks for, whatever its mode is.
+        // Compose starts as many containers as the service requests, whatever its mode is.
         let is_global = mode.as_deref() == Some("global") && replicas == 1;
         let template = Map::new()
             .with("metadata", pod_metadata(service, Map::new(), &pod))
