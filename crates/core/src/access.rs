@@ -12,7 +12,7 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 pub struct User {
     /// Name, for example `kube-apiserver-kubelet-client`.
     pub name: String,
-    /// UID; empty where there is none.
+    /// UID; empty if there is none.
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,

@@ -11,14 +11,13 @@ use std::time::Duration;
 use crate::api::Timestamp;
 use crate::backoff::ExponentialBackoff;
 
-/// Pause between two looks at a fresh request, and for how long it is fresh: an approver that is
-/// a program takes seconds.
+/// Interval of checks of a fresh request, and how long it is fresh: an approver program takes seconds.
 const FRESH_PAUSE: Duration = Duration::from_secs(2);
 const FRESH_FOR: Duration = Duration::from_mins(1);
-/// Pause after that: somebody approves by hand, and then watches the Node come.
+/// Pause after that: a user approves by hand, and then watches the Node appear.
 const WATCHED_PAUSE: Duration = Duration::from_secs(5);
 const WATCHED_FOR: Duration = Duration::from_mins(15);
-/// Pause after that: nobody is there.
+/// Pause after that, because no approver is active.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Pauses after refusals. Requests that were denied stay in the cluster for an hour: there are
 /// never more than ten of ours.

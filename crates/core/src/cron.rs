@@ -29,8 +29,8 @@ pub const SUCCESSFUL_DEFAULT: u32 = 3;
 pub const FAILED_DEFAULT: u32 = 1;
 /// The seconds for which all times are remembered: by as much the clock may be set back.
 const REMEMBERED: i64 = 2 * 86_400;
-/// The number of times that are remembered however long ago they were. A clock that is wrong by years at
-/// the start of a machine, and then right, comes to the last one again: of a weekly schedule, for example.
+/// The number of times that are kept regardless of their age. If a machine's clock is wrong by years at
+/// its start, and then corrected, it reaches the last one again, for example of a weekly schedule.
 const TIMES_MIN: usize = 32;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
@@ -246,7 +246,7 @@ fn deleted(before: Option<&CronJobRecord>, after: &CronJobRecord) -> Vec<JobName
 /// schedule as far as before.
 fn due(input: &CronInput<'_>, record: &mut CronJobRecord) -> Option<(Timestamp, bool)> {
     let due = input.cron.schedule.previous(input.now)?;
-    // While the clock is behind the creation, one of the two is wrong, and the schedule goes on.
+    // While the clock is before the creation, one of the two is wrong, and the schedule continues.
     let created = record.created.filter(|created| *created <= input.now);
     let is_early = created.is_some_and(|created| due <= created);
     if is_early || record.times.contains(&due.as_second()) {
@@ -279,7 +279,7 @@ fn without_order(rest: &str) -> &str {
     rest.strip_prefix("-run").unwrap_or(rest)
 }
 
-/// Times that the clock won't come to again are forgotten, but not the newest ones.
+/// Forgets times that the clock won't reach again, but not the newest ones.
 fn forget_times(record: &mut CronJobRecord, now: Timestamp) {
     let oldest = now.as_second() - REMEMBERED;
     let times = &mut record.times;
@@ -289,7 +289,7 @@ fn forget_times(record: &mut CronJobRecord, now: Timestamp) {
     }
 }
 
-/// Of the runs that are over, the newest ones stay, as many as the document says.
+/// Of the ended runs, keeps as many of the newest ones as the document says.
 fn forget_runs(record: &mut CronJobRecord, input: &CronInput<'_>) {
     let limits = [(true, input.cron.successful), (false, input.cron.failed)];
     for (complete, limit) in limits {

@@ -350,7 +350,7 @@ impl<'de> Deserializer<'de> for Decoder<'_> {
         self.visit(visitor, Some(fields))
     }
 
-    /// Of enums there are only those whose variants hold nothing.
+    /// There are only enums without data.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,

@@ -223,7 +223,7 @@ impl SourceState {
 pub struct Delivered {
     /// Every directory and URL.
     pub manifests: bool,
-    /// The API server, or there is none.
+    /// The API server, or none is configured.
     pub api: bool,
 }
 

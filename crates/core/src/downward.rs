@@ -19,7 +19,7 @@ pub enum DownwardError {
     /// The field has no value for a container.
     #[error("unsupported fieldPath: {0}")]
     UnsupportedField(String),
-    /// The resource can't be asked for.
+    /// The resource is not supported.
     #[error("unsupported container resource: {0}")]
     UnsupportedResource(String),
     /// The pod has no such container.

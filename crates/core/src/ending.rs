@@ -18,9 +18,9 @@ use crate::spec::{self, annotation};
 
 /// Least grace of a pod that is being stopped.
 const GRACE_MIN: Duration = Duration::from_secs(1);
-/// Exit code of a container nobody saw the end of: as if killed.
+/// Exit code of a container with an unknown end: as if killed.
 const EXIT_UNKNOWN: i32 = 137;
-/// Annotations of a mirror that are kept: what it is told and compared by.
+/// Annotations of a mirror that are kept, because they identify it.
 const MIRROR_ANNOTATIONS: [&str; 6] = [
     keys::CONFIG_MIRROR,
     keys::CONFIG_HASH,
@@ -61,7 +61,7 @@ pub fn ending(pod: &Pod) -> Option<Ending> {
     }
 }
 
-/// Whether a status says that the pod is over.
+/// Whether a status has a final phase.
 pub fn is_over(status: Option<&PodStatus>) -> bool {
     let phase = status.and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))

@@ -68,7 +68,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Gives back a string of that length.
+    /// Releases the bytes of a string of that length.
     pub fn give_back(&mut self, bytes: usize) {
         self.0 = (self.0 + bytes + STRING_OVERHEAD).min(TOTAL_MAX);
     }

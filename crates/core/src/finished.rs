@@ -79,7 +79,7 @@ impl FinishedPod {
     }
 }
 
-/// Pods that are over, by UID. Clones share them.
+/// Ended pods, by UID. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct FinishedPods(Arc<BTreeMap<PodUid, FinishedPod>>);
 
@@ -144,7 +144,7 @@ impl FinishedPods {
         true
     }
 
-    /// Removes a pod. Tells whether it was there.
+    /// Removes a pod. Returns whether it was among them.
     pub fn remove(&mut self, uid: &PodUid) -> bool {
         self.contains(uid) && Arc::make_mut(&mut self.0).remove(uid).is_some()
     }

@@ -65,12 +65,12 @@ impl Purpose {
 }
 
 crate::words! {
-    /// How to speak to an HTTP server.
+    /// The protocol of an HTTP server.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scheme {
         /// In plain text.
         Http = "http",
-        /// Over TLS; nobody's certificate is verified.
+        /// Over TLS; certificates are not verified.
         Https = "https",
     }
     /// As URLs spell it.
@@ -80,7 +80,7 @@ crate::words! {
 /// A GET request.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpGet {
-    /// How to speak.
+    /// The protocol.
     pub scheme: Scheme,
     /// Name or address, without brackets.
     pub host: String,
@@ -128,7 +128,7 @@ pub struct GrpcCheck {
 /// Why there is nothing to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// It says nothing.
+    /// It is empty.
     #[error("missing handler: none of exec, httpGet, tcpSocket, grpc and sleep is set")]
     Missing,
     /// A hook can no longer be a TCP connection; upstream accepts it, and fails.

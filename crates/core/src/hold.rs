@@ -184,8 +184,8 @@ impl FileDecision {
         }
     }
 
-    /// Puts a document's last good version in force, or only adds its problems when it is there
-    /// already. Those of an object belong to no pod.
+    /// Puts a document's last good version in force, or only adds its problems if it already is. Those
+    /// of an object belong to no pod.
     fn hold(&mut self, present: Present<'_>, good: &LastGoodDocument, problems: &[Diagnostic]) {
         let origin = origin(present, good.number, None);
         self.add_workload(&good.content, &origin, true);

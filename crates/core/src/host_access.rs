@@ -24,7 +24,7 @@ crate::words! {
         Propagation = "Propagation",
         /// The Engine's process ids.
         Processes = "Processes",
-        /// The host's file system, to look at.
+        /// The host's file system, for reading.
         HostRoot = "HostRoot",
     }
     /// The name in reports and logs.
@@ -34,7 +34,7 @@ crate::words! {
 /// Whether an access exists; `Unknown` if that can't be determined.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Found {
-    /// Nothing could tell.
+    /// It could not be determined.
     #[default]
     Unknown,
     /// It is.
@@ -105,7 +105,7 @@ pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<MissingAccess>
         .collect()
 }
 
-/// Why a need isn't met; none when it is, or nothing could tell.
+/// Why a need isn't met; none if it is, or that is unknown.
 fn missing(need: Need, seen: &HostAccess) -> Option<String> {
     let found = match need {
         Need::Socket => &seen.socket,
@@ -119,7 +119,7 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
         // Nothing mounted below a root that the Engine doesn't have can be seen by it.
         Need::Propagation if matches!(seen.root, Found::No(_)) => return None,
         Need::Propagation => &seen.propagation,
-        // Only who is apart needs to be shown the host's files.
+        // The host's files only need to be mounted if the agent has other ones.
         Need::HostRoot if seen.is_apart && seen.host_root == Found::Unknown => {
             return Some("the agent can't see the host's file system".to_owned());
         }

@@ -50,7 +50,7 @@ pub enum NoLog {
         container: String,
         /// Its pod.
         pod: String,
-        /// The reason in its status; empty where there is none.
+        /// The reason in its status; empty if there is none.
         reason: String,
     },
 }
@@ -64,7 +64,7 @@ fn waits_for(reason: &str) -> String {
     }
 }
 
-/// The instance of a container whose log is wanted.
+/// The instance of a container whose log is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instance<'a> {
     /// The running one, otherwise the one that ended last.

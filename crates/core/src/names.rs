@@ -53,7 +53,7 @@ enum Class {
     Address,
 }
 
-/// The addresses that names lead to, and their namespace.
+/// The addresses that names resolve to, and their namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     namespace: String,

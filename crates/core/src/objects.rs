@@ -20,7 +20,7 @@ use crate::spec::{self, annotation};
 ///
 /// Upstream: `pkg/kubelet/token/token_manager.go` (`maxTTL`).
 const TOKEN_AGE_MAX: Duration = Duration::from_hours(24);
-/// Share of its lifetime, in percent, after which a token is asked for anew.
+/// Share of its lifetime, in percent, after which a token is renewed.
 const TOKEN_USE_PERCENT: i64 = 80;
 
 crate::words! {
@@ -99,7 +99,7 @@ pub struct TokenKey {
     pub pod_uid: PodUid,
     /// The audience of the token; `None` is the API server.
     pub audience: Option<String>,
-    /// Lifetime asked for, in seconds.
+    /// Requested lifetime, in seconds.
     pub expiration_seconds: Option<i64>,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Display for TokenKey {
 /// Why an object can't be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is none of that name.
+    /// There is none with that name.
     #[error("{resource} {name:?} not found")]
     NotFound {
         /// Its resource, in the singular.
@@ -264,7 +264,7 @@ pub struct References {
     pub objects: BTreeSet<ObjectKey>,
     /// Tokens.
     pub tokens: BTreeSet<TokenKey>,
-    /// Whether services are told in its environment.
+    /// Whether its environment has variables for services.
     pub services: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Requests, limits and the resulting QoS class.
+//! Requests, limits and the resulting `QoS` class.
 //!
 //! Upstream: `pkg/apis/core/v1/helper/qos/qos.go`, `pkg/api/v1/resource/helpers.go`.
 
@@ -194,7 +194,7 @@ fn amounts(quantities: Option<&ApiQuantities>) -> BTreeMap<&str, Option<Quantity
         .collect_map()
 }
 
-/// The pod's QoS class: by its pod-level resources if it has some, otherwise by its containers'.
+/// The pod's `QoS` class: by its pod-level resources if it has some, otherwise by its containers'.
 pub fn qos_class(pod: &Pod) -> QosClass {
     match of_pod(pod) {
         Some(resources) => class_of([Some(resources)]),

@@ -41,7 +41,7 @@ pub enum PodNotFound {
     Ambiguous {
         /// The text.
         text: String,
-        /// They, as `namespace/name`; with the UID where that is needed to tell them apart.
+        /// The pods, as `namespace/name`; with the UID if that is needed to distinguish them.
         candidates: Vec<String>,
     },
     /// It is the name of several workloads.

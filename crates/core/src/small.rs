@@ -53,8 +53,7 @@ impl<T> SmallSort for [T] {
 /// Puts items into the order of their numbers.
 fn arrange<T>(items: &mut [T], mut order: Vec<usize>) {
     for start in 0..order.len() {
-        // The item of each place goes on to the place that its own comes from, until one has the
-        // first again.
+        // Follows a cycle of places, and moves each item on it to its place.
         let mut at = start;
         loop {
             let from = std::mem::replace(&mut order[at], at);

@@ -9,7 +9,7 @@ use crate::desired::SourcePod;
 use crate::manifest::uid_of;
 use crate::objects::{Config, Object, ObjectKey, has_config, restarts_on_config};
 
-/// First line of the hashed bytes, which are fixed for ever: a changed UID restarts the pod.
+/// First line of the hashed bytes, which must never change: a changed UID restarts the pod.
 const ENCODING: &str = "mirrorlet pod with its objects 1";
 
 /// Returns a pod of a manifest with its objects, if they should be part of its version: its UID is a
@@ -43,8 +43,8 @@ pub fn with_config(
     })
 }
 
-/// The UID of a pod with these objects. `salt` is known on this machine alone: whoever sees the UID
-/// can't find out a Secret's value by trying.
+/// The UID of a pod with these objects. `salt` is only known on this machine, so that the UID can't be
+/// used to guess a Secret's value.
 fn uid(config: &Config, salt: &str) -> PodUid {
     let value = json!({"data": config.fields(), "manifest": config.manifest, "salt": salt});
     uid_of(ENCODING, &value)

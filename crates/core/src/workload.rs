@@ -201,7 +201,7 @@ impl Workload {
     }
 }
 
-/// `minReadySeconds`, and the seconds within which a pod has to have been ready for so long.
+/// `minReadySeconds`, and the seconds within which a pod must have been ready for that long.
 fn ready_within(min_ready: Option<i32>) -> (Option<i32>, Option<i32>) {
     let in_addition = |seconds: i32| seconds.saturating_add(DEADLINE_SECONDS);
     (min_ready, min_ready.map(in_addition))
@@ -252,7 +252,7 @@ fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
     }
 }
 
-/// Whether the document says that no pod is started in addition.
+/// Whether the document forbids starting additional pods.
 fn surges_not(strategy: Option<&DeploymentStrategy>) -> bool {
     let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
     let surge = update.and_then(|update| update.max_surge.as_ref());
@@ -260,7 +260,7 @@ fn surges_not(strategy: Option<&DeploymentStrategy>) -> bool {
     surge.and_then(|surge| scaled(surge, 100)) == Some(0)
 }
 
-/// How many pods may be unavailable during an update, as far as the document says so.
+/// How many pods may be unavailable during an update, if the document sets it.
 fn max_unavailable(strategy: Option<&DeploymentStrategy>, replicas: i32) -> Option<i32> {
     let written = strategy?
         .rolling_update

@@ -85,7 +85,7 @@ pub(super) fn shortages(input: &AdmitInput<'_>) -> Vec<Shortage> {
         };
         let capacity = match allocatable.get(name) {
             Some(capacity) => *capacity,
-            // Cluster-level resources are nobody's on this node.
+            // Cluster-level resources don't belong to this node.
             None if name.contains('/') => continue,
             None => Quantity::default(),
         };
@@ -136,7 +136,7 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
 }
 
 /// The request that a container holds: for an API pod, the request that the node has admitted, from its
-/// status; otherwise that of its spec. Containers are not resized here: whoever may edit the pod can
+/// status; otherwise that of its spec. Containers are not resized here: anyone who may edit the pod can
 /// ask for a resize, but only the node writes the status.
 ///
 /// Upstream: `determineContainerReqs` of `k8s.io/component-helpers/resource/helpers.go`, where a resize is

@@ -36,7 +36,7 @@ use fit::Shortage;
 
 /// Label that names a node's operating system.
 const OS_LABEL: &str = "kubernetes.io/os";
-/// The only operating system we run on.
+/// The only supported operating system.
 const OS: &str = "linux";
 /// The beginning of the message of a pod that the node refused; the cause follows.
 pub const REJECTED: &str = "Pod was rejected: ";
@@ -152,7 +152,7 @@ pub enum FailureCause {
     Evicted {
         /// How long its containers may take to stop.
         grace: Duration,
-        /// Whether the node is short of something; otherwise the pod is over a limit of its own.
+        /// Whether the node is short of a resource; otherwise the pod exceeds a limit of its own.
         for_node: bool,
     },
 }
@@ -207,7 +207,7 @@ pub enum Verdict {
     Refused(Failure),
 }
 
-/// Everything admission looks at.
+/// The input of admission.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmitInput<'a> {
     /// The pod that wants in.

@@ -16,7 +16,7 @@ use super::{AdmitInput, is_critical};
 /// How much of each resource is missing.
 type Missing = BTreeMap<String, i64>;
 
-/// The pods to preempt so that `pod` fits; none if all of them together free too little. By QoS class
+/// The pods to preempt so that `pod` fits; none if all of them together free too little. By `QoS` class
 /// from best effort upwards, in each as few and as small pods as possible.
 pub(super) fn victims(
     pod: &Pod,

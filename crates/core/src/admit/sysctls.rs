@@ -2,8 +2,7 @@
 //! controls this machine, and may set any sysctl that the Engine accepts.
 //!
 //! Upstream: `pkg/kubelet/sysctl/allowlist.go`, `pkg/kubelet/sysctl/safe_sysctls.go`. The kernel
-//! versions that are asked for there (4.15 at most) are older than any that a supported Engine
-//! runs on.
+//! versions that are required there (4.15 at most) are older than any that a supported Engine runs on.
 
 use crate::api::Pod;
 use crate::spec;

@@ -104,7 +104,7 @@ pub const BY_AGENT: [&str; 12] = [
     CRON_JOB,
     OBJECT_UID,
 ];
-/// Our label telling `sandbox` from `container`.
+/// Our label that distinguishes `sandbox` and `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.
 pub const KIND_SANDBOX: &str = "sandbox";

@@ -33,7 +33,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Watched<K> {
     }
 }
 
-/// Reads any JSON within the limit of values. Tells whether some were left out.
+/// Reads any JSON within the limit of values. Returns whether some were dropped.
 fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, bool), D::Error> {
     let budget = Budget::default();
     let json = Bounded {

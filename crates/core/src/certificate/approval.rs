@@ -248,8 +248,8 @@ impl Approver {
                 format!("{foreign} is not an address of both Node {name} and its host {host}");
             return deny("ForeignAddress", words);
         }
-        // A Node writes its own addresses, and so does who stole its host: an address that another
-        // host has, too, proves nothing.
+        // A Node writes its own addresses, and so does an attacker who stole its host: an address that
+        // another host also has proves nothing.
         let others = nodes
             .iter()
             .filter(|(other, seen)| *other != host && !seen.is_ours);

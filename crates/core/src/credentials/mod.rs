@@ -52,7 +52,7 @@ crate::partial_debug!(RegistryAuth, server);
 /// Something that a pull can be tried with.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Credential {
-    /// Credentials that are there.
+    /// Credentials that are available.
     Known(RegistryAuth),
     /// Credentials that `docker-credential-<helper>` knows.
     Helper {

@@ -122,7 +122,7 @@ pub fn dockercfg(text: &[u8]) -> Result<Auths, MalformedConfig> {
     auths(serde_json::from_slice(text)?)
 }
 
-/// An entry without anything in it marks a registry whose credentials a helper keeps.
+/// An empty entry marks a registry whose credentials a helper stores.
 fn auths(wire: BTreeMap<String, WireEntry>) -> Result<Auths, MalformedConfig> {
     let mut auths = Auths::new();
     for (registry, entry) in wire {
@@ -135,7 +135,7 @@ fn auths(wire: BTreeMap<String, WireEntry>) -> Result<Auths, MalformedConfig> {
 }
 
 impl WireEntry {
-    /// `auth` wins over the fields it stands for.
+    /// `auth` takes precedence over the fields that it replaces.
     fn decode(self, registry: &str) -> Result<RegistryAuth, MalformedConfig> {
         let (username, password) = match self.auth.as_deref().map(str::trim) {
             None | Some("") => (

@@ -188,7 +188,7 @@ fn read(field: &Field, text: &str) -> Option<String> {
     if is_star {
         return Some("*".to_owned());
     }
-    // The library tells "every so often" from "at a time" by the star of minute and hour.
+    // The library distinguishes "every so often" from "at a time" by the star of minute and hour.
     if let Some(step) = text.strip_prefix("*/")
         && field.last > 12
         && field.first == 0

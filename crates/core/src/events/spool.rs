@@ -8,8 +8,8 @@ use super::Write;
 /// hundred bytes. An event that repeats while it waits takes no more room.
 pub const SPOOL_MAX: usize = 1_000;
 
-/// Most events for which there is room when none waits: that of a burst, a kilobyte for each event, is
-/// given back.
+/// Capacity that is kept for waiting events when there are none: the memory of a burst, a kilobyte per
+/// event, is released.
 const ROOM_KEPT: usize = 16;
 
 /// Events in the order they are to be written.

@@ -13,7 +13,7 @@ use crate::stats::PodReading;
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 crate::words! {
-    /// The limit that a pod is over.
+    /// The limit that a pod exceeds.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub enum LocalLimit {
         /// `sizeLimit` of an emptyDir.

@@ -240,7 +240,7 @@ pub struct Look {
 pub struct Eviction {
     /// Since when thresholds are met, by their index.
     met_since: BTreeMap<usize, Timestamp>,
-    /// Those whose grace is over, and of which too little was reclaimed so far.
+    /// Thresholds whose grace period is over, and for which too little was reclaimed so far.
     starved: BTreeSet<usize>,
     /// When each pressure was last seen.
     seen: BTreeMap<Pressure, Timestamp>,

@@ -53,7 +53,7 @@ pub fn rank<'a>(
     order.small_sort_by_cached_key(|candidate| {
         let used = used(candidate);
         let requested = requested(signal, candidate.pod);
-        // Process numbers can't be requested, and that a pod uses some says nothing.
+        // Process ids can't be requested, and that a pod uses some means nothing.
         let exceeds = signal != Signal::PidAvailable && used.is_some_and(|used| used > requested);
         let beyond = used.map(|used| i128::from(used) - i128::from(requested));
         (

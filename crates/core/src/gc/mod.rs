@@ -72,11 +72,11 @@ pub enum PodLife {
     /// It has ended, and its object at the API server has its final state: its remains are kept for
     /// their logs only.
     Over,
-    /// Nobody knows it.
+    /// It is unknown.
     Gone,
 }
 
-/// Everything that is looked at.
+/// The input of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct GcInput<'a> {
     /// The policy.

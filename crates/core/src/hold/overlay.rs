@@ -91,7 +91,7 @@ pub fn with_files(
     set
 }
 
-/// The decision about a file in the place of the present one.
+/// The decision about a file that replaces the current one.
 fn decide(present: &SourceSet, file: &NewFile, parsed: &Parsed) -> FileDecision {
     let last_good = LastGood {
         // A planned file is complete: it is never taken for half-written.

@@ -149,7 +149,7 @@ pub struct PulledRecord {
 }
 
 impl PulledRecord {
-    /// A record that gives access to nobody.
+    /// Returns a record that gives no pod access.
     pub fn new(at: Timestamp) -> Self {
         Self {
             at,

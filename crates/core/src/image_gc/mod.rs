@@ -127,7 +127,7 @@ struct SetBack {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRecords {
     began: Timestamp,
-    /// When they were looked at last.
+    /// When they were last checked.
     looked: Timestamp,
     has_looked: bool,
     set_back: Option<SetBack>,
@@ -205,8 +205,8 @@ impl ImageRecords {
     pub fn detect(&mut self, seen: &[SeenImage], now: Timestamp) {
         let is_first = !std::mem::replace(&mut self.has_looked, true);
         let unknown = if is_first { Timestamp::UNIX_EPOCH } else { now };
-        // One that was not there at the last look has come since, though its pull may have been noted by a
-        // clock that was behind.
+        // An image that was missing at the last check is new, though its pull may have been recorded by
+        // a clock that was behind.
         let is_known = !is_first && self.looked <= now;
         let not_before = if is_known {
             self.looked

@@ -74,9 +74,9 @@ pub enum Note {
     Stopped(u32, u32),
     /// Its pods were stopped, since it is suspended.
     Suspended,
-    /// It goes on after it was suspended.
+    /// It continues after it was suspended.
     Resumed,
-    /// It is over.
+    /// It has ended.
     Ended(End),
 }
 
@@ -85,7 +85,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
     let (name, content) = (&input.job.name, &input.job.content);
     let waited = input.record.is_some_and(|record| record.awaited() > 0);
     let before = input.record.cloned().map(|mut record| {
-        // Before others are added, whose workers have yet to hear of it.
+        // Before others are added, whose workers don't know of it yet.
         record.let_go(input.may_run);
         record
     });
@@ -245,7 +245,7 @@ impl Draft<'_> {
         per_index.map_or(ALL, |_| index)
     }
 
-    /// The end of the Job, if it has come to it.
+    /// The end of the Job, if it has reached it.
     fn verdict(&mut self) -> Option<(bool, &'static str, String)> {
         let (rules, record) = (&self.input.job.rules, &self.record);
         let fail = |reason, words: &str| Some((false, reason, words.to_owned()));
@@ -337,7 +337,7 @@ impl Draft<'_> {
         self.record.end = Some(end);
     }
 
-    /// The remains of a Job that is over stay as long as its document says.
+    /// The remains of an ended Job stay as long as its document says.
     fn expire(&mut self) {
         let Some(end) = &self.record.end else {
             return;
@@ -365,7 +365,7 @@ impl Draft<'_> {
         if self.record.started.take().is_some() {
             self.notes.push(Note::Suspended);
         }
-        // Deadlines and pauses begin anew.
+        // Deadlines and pauses restart.
         self.record.waits.clear();
         self.look_again = None;
     }
@@ -401,7 +401,7 @@ impl Draft<'_> {
         }
         let most = usize::try_from(rules.parallelism).unwrap_or(usize::MAX);
         let most = most.saturating_sub(self.record.leaving.len());
-        // Of pods without a number, the first success says that there is nothing more to do.
+        // For pods without an index, the first success means that nothing remains to be done.
         if rules.completions.is_none() && !self.record.succeeded.is_empty() {
             return;
         }

@@ -13,7 +13,7 @@ pub enum Known {
         /// How it ended, if it has: whether it is complete.
         complete: Option<bool>,
     },
-    /// The file that says so can't be read.
+    /// Its record can't be read.
     Unreadable,
 }
 

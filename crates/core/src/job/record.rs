@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::{IndexSet, JobName};
 use crate::api::{PodUid, Timestamp, hex};
 
-/// First line of the hashed bytes of a pod's UID, which are fixed for ever.
+/// First line of the hashed bytes of a pod's UID, which must never change.
 const ENCODING: &str = "mirrorlet pod of a job 1";
 
 /// Bytes of the SHA-256 that are kept, as of a manifest's pod.
@@ -73,7 +73,7 @@ pub struct Leaving {
     pub index: Option<u32>,
 }
 
-/// A pod that is over.
+/// An ended pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Over {
@@ -113,7 +113,7 @@ pub struct End {
 }
 
 impl End {
-    /// The condition that says so.
+    /// The condition for that.
     pub fn condition(&self) -> &'static str {
         if self.complete { "Complete" } else { "Failed" }
     }

@@ -37,7 +37,7 @@ pub struct Rules {
     pub success_rules: Vec<SuccessRule>,
     /// Seconds that the Job may take.
     pub active_deadline: Option<u64>,
-    /// Seconds that its pods stay once it is over.
+    /// Seconds for which its pods stay after its end.
     pub ttl: Option<u64>,
     /// Whether none of its pods may run.
     pub suspend: bool,

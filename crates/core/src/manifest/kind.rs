@@ -119,13 +119,13 @@ fn known_kinds() -> String {
     )
 }
 
-/// The kind that was probably meant by a name that is none.
+/// The kind that was probably meant by an unknown name.
 fn meant_kind(name: &str) -> Option<&'static str> {
     let names: Vec<&'static str> = KINDS.iter().map(|(known, _)| *known).collect();
     decode::closest(name, &names)
 }
 
-/// The page for those who come from Docker Compose.
+/// The page for users of Docker Compose.
 const COMPOSE_PAGE: &str = concat!(
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/start/compose.md"

@@ -102,7 +102,7 @@ impl At<'_> {
         self.to(self.path.dotted(dotted))
     }
 
-    /// The place that `path` leads to from here.
+    /// The path `path` relative to this one.
     pub(super) fn join(&self, path: &Path) -> Self {
         self.to(self.path.join(path))
     }

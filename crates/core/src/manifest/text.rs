@@ -28,7 +28,7 @@ const MERGE_KEYS_MAX: usize = 1000;
 
 /// Texts with `\'` in one file: each costs another reading of it.
 const ESCAPED_MAX: usize = 64;
-/// Stands for `\'` where the parser refuses that: as many bytes, and nobody's letter.
+/// Replaces `\'` where the parser refuses it: a character of the same length that no language uses.
 const STAND_IN: char = '\u{7fb}';
 
 /// The prefix of every syntax error.
@@ -336,7 +336,7 @@ fn unquoted(message: &str) -> String {
     clean
 }
 
-/// Whether an error looks like that of a text whose end is missing.
+/// Whether an error looks like that of a truncated text.
 fn is_cut_off(text: &str, place: Option<Position>, message: &str) -> bool {
     let last_line = text.rfind('\n').map_or(0, |newline| newline + 1);
     // A finished file ends with a newline, so that its last line is empty.

@@ -15,7 +15,7 @@ pub(super) struct Names<'a> {
     owners: BTreeMap<WorkloadKey, &'a Origin>,
     /// The documents that have lost a name, and were reported.
     losers: BTreeSet<(WorkloadKey, &'a Origin)>,
-    /// The documents of sources that have not delivered: nobody else had their names before.
+    /// The documents of sources that have not delivered: no other document had their names before.
     awaited: BTreeMap<WorkloadKey, &'a Origin>,
 }
 

@@ -77,7 +77,7 @@ pub enum Obstacle {
 /// The action for one full name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Nothing: its mirror is there.
+    /// Nothing: its mirror exists.
     Synced {
         /// UID of the mirror.
         uid: MirrorPodUid,

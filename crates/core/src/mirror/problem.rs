@@ -11,7 +11,7 @@ use crate::backoff::ExponentialBackoff;
 /// Pauses after refusals.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(1));
-/// Pause while somebody may be just about to remove the cause, and we may not watch it.
+/// Pause while a user may be about to remove the cause, and the agent may not watch it.
 const PAUSE_EAGER: Duration = Duration::from_secs(2);
 /// How long that is assumed.
 const EAGER: Duration = Duration::from_mins(1);
@@ -60,8 +60,8 @@ impl ProblemKind {
         !matches!(self, Self::ApiAway | Self::NodeMissing)
     }
 
-    /// Whether somebody who sees the pod missing, or the API server itself, mends it within seconds, without
-    /// notice.
+    /// Whether a user who notices the missing pod, or the API server itself, resolves it within
+    /// seconds, without a notification.
     fn is_soon_mended(self) -> bool {
         matches!(
             self,

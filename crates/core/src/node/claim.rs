@@ -51,7 +51,7 @@ impl LeaseWatch {
 /// Whether a Node that exists may be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// It is ours, or nobody's.
+    /// It is ours, or has no owner.
     Ours,
     /// It isn't, and what to do about it.
     Foreign(String),

@@ -10,7 +10,8 @@ use crate::pressure::Pressure;
 
 /// How many problems of pods a condition's message names; the rest are counted.
 const PROBLEMS_NAMED_MAX: usize = 5;
-/// Longest message of a condition, in bytes; the API server takes 32 KiB, nobody reads that.
+/// Maximum length of a condition's message, in bytes; the API server accepts 32 KiB, but nobody reads
+/// that.
 const MESSAGE_MAX: usize = 1024;
 
 struct NewCondition {

@@ -23,7 +23,7 @@ const IMAGES_MAX: usize = 50;
 const IMAGE_NAMES_MAX: usize = 5;
 /// Longest value of a label.
 const LABEL_MAX: usize = 63;
-/// Tells the attach-detach controller that it is in charge, as every kubelet does by default.
+/// Makes the attach-detach controller responsible, as every kubelet does by default.
 const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// The Node as it is registered, with its whole status.

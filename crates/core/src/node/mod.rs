@@ -28,7 +28,7 @@ pub use write::{
     NodeEvent, NodeEventKind, REPORT_PERIOD, decide_metadata, decide_write, transitions,
 };
 
-/// The Kubernetes version whose kubelet we behave as.
+/// The Kubernetes version of the kubelet that the agent behaves like.
 pub const KUBERNETES_VERSION: &str = "v1.35.4";
 /// The mark in the kubelet version of our Nodes, which no kubelet has.
 pub const VERSION_MARK: &str = "mirrorlet";
@@ -51,7 +51,7 @@ pub fn go_arch(arch: &str) -> &str {
     }
 }
 
-/// An image that is there.
+/// An image on the Engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageSeen {
     /// Names by digest, then by tag.
@@ -97,7 +97,7 @@ pub struct NodeFacts {
     pub os_image: String,
     /// Version of the Engine, once known.
     pub engine_version: Option<String>,
-    /// Images that are there.
+    /// The images on the Engine.
     pub images: Vec<ImageSeen>,
 }
 

@@ -51,7 +51,7 @@ pub fn decide_write(
     if base.node_info != desired.node_info {
         status.insert("nodeInfo".to_owned(), json!(desired.node_info));
     }
-    // Where there is none of ours, the API server shows one of port 0.
+    // If there is none of ours, the API server shows one with port 0.
     if desired.daemon_endpoints.is_some() && base.daemon_endpoints != desired.daemon_endpoints {
         let endpoints = json!(desired.daemon_endpoints);
         status.insert("daemonEndpoints".to_owned(), endpoints);
@@ -139,7 +139,7 @@ pub fn decide_metadata(existing: &Node, facts: &NodeFacts) -> Option<Value> {
 /// How serious an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEventKind {
-    /// It tells.
+    /// It is informational.
     Normal,
     /// It warns.
     Warning,
@@ -187,7 +187,7 @@ pub fn transitions(name: &str, before: &NodeStatus, after: &NodeStatus) -> Vec<N
         let old = old.iter().find(|old| old.type_ == new.type_);
         let is_flip = old.map(|old| &old.status) != Some(&new.status);
         let reason = match (new.type_.as_str(), new.status.as_str()) {
-            // Readiness at the first registration is no news.
+            // Readiness at the first registration is not a change.
             ("Ready", _) if old.is_none() => continue,
             ("Ready", "True") => "NodeReady",
             ("Ready", _) => "NodeNotReady",

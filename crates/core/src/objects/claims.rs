@@ -219,7 +219,7 @@ impl<'a> Claims<'a> {
             .claim(name)
             .and_then(|claim| claim_spec(claim).access_modes.as_ref());
         let place = match bound {
-            // Pods record their storage, and would go on with an old report.
+            // Pods record their storage, and would keep using an old report.
             Bound::Engine(volume) => Place::Engine(EngineVolume {
                 presence: Presence::Unknown,
                 ..volume

@@ -142,7 +142,7 @@ impl Defaults {
     }
 }
 
-/// How an object is looked at.
+/// How an object is read.
 #[derive(Debug, Clone, Copy)]
 struct Look<'a> {
     /// The keys wanted and where; everything when empty.

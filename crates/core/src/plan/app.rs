@@ -66,7 +66,7 @@ pub(super) fn judge(
     }
 }
 
-/// Why an instance that ended is started anew.
+/// The reason for restarting an ended instance.
 pub(super) fn exited(seen: &ContainerStatus) -> Reason {
     by_hand(seen.hand(), &seen.name, false).unwrap_or_else(|| Reason::Exited {
         container: seen.name.clone(),

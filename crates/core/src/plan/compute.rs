@@ -78,7 +78,7 @@ fn stop(draft: &mut Draft<'_>) {
     }
 }
 
-/// Why the pod is over, if its status has a phase that it never leaves.
+/// The reason why the pod has ended, if its status has a final phase.
 fn over(pod: &Pod) -> Option<Reason> {
     let status = pod.status.as_ref().filter(|status| is_over(Some(status)))?;
     let words = [&status.reason, &status.message].map(|text| text.as_deref().unwrap_or_default());
@@ -186,7 +186,7 @@ fn plan_apps(draft: &mut Draft<'_>) {
     for (container, newest, verdict) in verdicts {
         match verdict {
             Verdict::Keep | Verdict::Done => {}
-            // Whether the pod is over is decided once it has ended.
+            // Whether the pod has ended is decided once the container has.
             Verdict::Stop(reason) => {
                 if let Some(seen) = newest {
                     draft.kill(seen, reason);

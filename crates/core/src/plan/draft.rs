@@ -38,7 +38,7 @@ pub(super) struct Draft<'a> {
     pub(super) before: Vec<Step>,
     /// Starts, in order.
     pub(super) starts: Vec<Step>,
-    /// Removals nobody waits for.
+    /// Removals that no step waits for.
     pub(super) after: Vec<Step>,
     /// Instances some step before `after` removes.
     removed: BTreeSet<ContainerId>,

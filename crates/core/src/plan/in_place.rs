@@ -43,7 +43,7 @@ pub(crate) struct PodRestarts<'a> {
     pub(crate) count: u32,
     /// The instance whose exit requires a restart for which no instance was created yet.
     pub(crate) pending: Option<&'a ContainerStatus>,
-    /// The instance whose exit asked for the last restart, if it is still there.
+    /// The instance whose exit required the last restart, if it still exists.
     cause: Option<&'a ContainerStatus>,
 }
 

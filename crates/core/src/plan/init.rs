@@ -25,7 +25,7 @@ pub(super) struct InitStart<'a> {
 pub(super) enum Initialization<'a> {
     /// A regular init container failed, and the pod is never restarted.
     Failed(Reason),
-    /// It goes on; regular containers wait.
+    /// Initialization continues; regular containers wait.
     Running(Vec<InitStart<'a>>),
     /// It is done; stopped sidecars must be started.
     Done(Vec<InitStart<'a>>),
@@ -35,7 +35,7 @@ pub(super) enum Initialization<'a> {
 enum Verdict {
     /// Start it, for that reason.
     Start(Reason),
-    /// Let it go on.
+    /// It continues.
     Wait,
     /// It is in the desired state, so later containers may start. It may have to be replaced
     /// nevertheless, for that reason.
@@ -58,7 +58,7 @@ pub(super) fn initialization<'a>(
         return Initialization::Done(Vec::new());
     }
     let mut initialized = has_initialized(pod, status);
-    // Whether the container looked at has been passed before.
+    // Whether the current container was completed before.
     let mut passed = initialized;
     let mut starts: Vec<InitStart<'a>> = Vec::new();
     let start = |index: usize, reason: Reason| {

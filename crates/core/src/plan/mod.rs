@@ -50,7 +50,7 @@ pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
         .map_or_else(|| spec::termination_grace(pod), Duration::from_secs)
 }
 
-/// Everything the planner looks at.
+/// The input of the planner.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInput<'a> {
     /// The pod as wanted.
@@ -105,7 +105,7 @@ pub enum Step {
         /// Why.
         reason: Reason,
     },
-    /// Remove a dead instance that nobody needs any more.
+    /// Remove a dead instance that is no longer needed.
     RemoveContainer {
         /// The instance.
         id: ContainerId,
@@ -215,7 +215,7 @@ pub enum Reason {
     /// All containers of the pod are restarted in place.
     #[error("{why}")]
     RestartAll {
-        /// The container whose exit asked for it, with its exit code, as far as that is known.
+        /// The container whose exit required it, with its exit code, as far as that is known.
         why: Arc<str>,
     },
     /// A regular init container failed, and the pod is never restarted.

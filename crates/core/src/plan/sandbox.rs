@@ -83,7 +83,7 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
         .sandboxes
         .iter()
         .map(|s| match s.state {
-            // Taken over: a start of it may be under way still, of an agent before this one.
+            // Adopted: an earlier agent's start of it may still be in progress.
             ContainerState::Created => s.attempt,
             ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
                 s.attempt.saturating_add(1)

@@ -77,7 +77,7 @@ pub enum ProbeResult {
     Success,
     /// It isn't.
     Failure,
-    /// Nobody knows yet.
+    /// It is not known yet.
     Unknown,
 }
 

@@ -2,8 +2,8 @@
 
 use super::ProbeResult;
 
-/// Longest output of a probed command (both of its streams), and longest body of an answer, that is
-/// told.
+/// Maximum length of a probed command's output (both of its streams), and of an answer's body, in
+/// messages.
 ///
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 const OUTPUT_MAX: usize = 10 * 1024;
@@ -13,7 +13,7 @@ const OUTPUT_MAX: usize = 10 * 1024;
 pub enum Outcome {
     /// All is well.
     Success,
-    /// All is well, but somebody should know that.
+    /// Success with a warning.
     Warning(String),
     /// It isn't, for that reason.
     Failure(String),

@@ -40,7 +40,7 @@ pub struct Observation<'a> {
     pub has_started: bool,
     /// Whether the pod is being stopped.
     pub terminating: bool,
-    /// Whether the pod is over: it succeeded or failed.
+    /// Whether the pod has ended: it succeeded or failed.
     pub over: bool,
     /// Whether the container is restarted when it has ended.
     pub restarts: bool,

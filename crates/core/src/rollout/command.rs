@@ -91,7 +91,7 @@ pub enum Refused {
     /// They are not paused.
     #[error("the rollouts of the pod are not paused")]
     NotPaused,
-    /// A container of that name is there.
+    /// A container with that name exists.
     #[error("the pod already has a container {name}")]
     ContainerExists {
         /// The name.
@@ -105,7 +105,7 @@ pub enum Refused {
     /// A user stopped the pod.
     #[error("the pod is stopped")]
     Stopped,
-    /// Nobody stopped it.
+    /// It is not stopped.
     #[error("the pod is not stopped")]
     NotStopped,
 }
@@ -242,7 +242,7 @@ impl History {
             return Err(Refused::RunsAlready { number });
         }
         (self.undone_to, self.goes_back) = (undone_to, false);
-        // Asked for by name, it is tried again.
+        // A revision that was named explicitly is tried again.
         self.refused = None;
         if matches!(found.outcome, Outcome::Failed(_)) {
             self.set_outcome(&uid, Outcome::Open);

@@ -27,7 +27,7 @@ pub enum Gap {
         left: Duration,
         /// How long ago it should have been killed.
         overdue: Duration,
-        /// Whether it still accepts connections; asked for once [`is_overdue`](Self::is_overdue).
+        /// Whether it still accepts connections; checked once [`is_overdue`](Self::is_overdue).
         accepts: bool,
     },
     /// The container with the port was signalled to end, but the stop failed, and it still runs.

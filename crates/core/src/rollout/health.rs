@@ -91,8 +91,8 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
         }
         _ => {}
     }
-    // It may have been ready before it was switched to: it ran already, and is looked at for the
-    // first time.
+    // It may have been ready before the switch: it was already running, and is assessed for the first
+    // time.
     let is_ready = ready_since(status).is_some();
     let healthy_in = seen.healthy_in(settings);
     if is_ready && healthy_in.is_none() {
@@ -195,7 +195,7 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
         .or_else(|| Some(unhealthy(pod, seen.failed_probe?)))
 }
 
-/// The cause of a failed probe, whose words name its container first.
+/// The cause of a failed probe, whose message names its container first.
 fn unhealthy(pod: &Pod, probe: &str) -> Cause {
     let named = probe.strip_prefix("container ");
     let name = named.and_then(|words| words.split(' ').next());

@@ -90,7 +90,8 @@ impl History {
     ) -> Option<Duration> {
         let known = self.held.take().filter(|held| held.uid == *uid);
         if !matches!(phase, Phase::Held(_)) {
-            // One that is tried again may be refused again: its hold goes on then, so that it ends.
+            // A revision that is retried may be refused again: its hold continues then, so that it
+            // ends.
             let is_tried = *phase == Phase::Judging;
             let was_refused = self.refused.as_ref().is_some_and(|one| one.uid == *uid);
             self.held = known.filter(|_| is_tried && was_refused);

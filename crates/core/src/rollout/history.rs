@@ -272,7 +272,7 @@ impl History {
             self.stopped = self.cordoned;
             self.refused = None;
         }
-        // A pod of a set that stays until its turn to stop has come is in no document.
+        // A pod of a set that stays until its turn to stop is in no document.
         let of_known = known.as_ref().and_then(|known| known.template.clone());
         let template = pod.template.clone().or(of_known);
         let ran = known.as_ref().map_or(0, |known| known.ran);
@@ -388,7 +388,7 @@ impl History {
         })
     }
 
-    /// Forgets the oldest revisions that nobody needs.
+    /// Forgets the oldest revisions that are not needed.
     pub(super) fn trim(&mut self) {
         let needed = self.needed();
         while self.revisions.len() > REVISIONS_MAX || self.config_bytes() > CONFIG_BYTES_MAX {

@@ -31,8 +31,8 @@ pub struct Life {
     /// the clock was set back; and when it was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_ahead: Option<(Timestamp, Timestamp)>,
-    /// Whether it was begun anew because the clock was set forward, or the Engine was away: for how long the
-    /// pod was ready before it is not known.
+    /// Whether it was restarted because the clock was set forward, or the Engine was away: how long the
+    /// pod was ready before is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     anew: bool,
 }

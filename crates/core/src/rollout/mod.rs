@@ -59,7 +59,7 @@ pub use settings::{
     RolloutStrategy, Settings, is_rollout_annotation,
 };
 
-/// How often a revision that the node has refused is looked at.
+/// Interval of checks of a revision that the node has refused.
 const REJECTED_LOOK: Duration = Duration::from_secs(10);
 
 /// Why a revision does not run.
@@ -95,7 +95,7 @@ impl Cause {
 /// The state of a revision's preparation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparation {
-    /// It is under way, or was not begun.
+    /// It is in progress, or was not started.
     UnderWay,
     /// It can't be prepared, for now.
     Failed(Cause),
@@ -146,13 +146,13 @@ pub struct Input<'a> {
 pub enum Phase {
     /// It runs, and doesn't have to be judged any more.
     Settled,
-    /// It is being prepared; the one before runs on.
+    /// It is being prepared; the previous one keeps running.
     Preparing,
-    /// It can't be prepared; the one before runs on.
+    /// It can't be prepared; the previous one keeps running.
     Held(Cause),
     /// Other pods of its workload are updated first; the previous revision keeps running.
     Waiting(Cause),
-    /// Rollouts are paused; the one before runs on.
+    /// Rollouts are paused; the previous one keeps running.
     Paused,
     /// It runs, and is judged.
     Judging,
@@ -269,7 +269,7 @@ fn is_over(status: &core::PodStatus) -> bool {
     status.phase.as_deref() == Some("Succeeded")
 }
 
-/// Another revision runs than the target, whose UID is `uid`.
+/// Handles a target with UID `uid` that is not the running revision.
 fn instead_of(
     worth_keeping: bool,
     history: &mut History,
@@ -365,8 +365,8 @@ pub fn rejected(status: &core::PodStatus) -> Option<Cause> {
     Some(Cause::new(reason, why))
 }
 
-/// Judges the current revision where it runs on instead of the target: the edit to the target came
-/// before the verdict on it. `step` is the decision about the target.
+/// Judges the current revision if it keeps running instead of the target, because the edit to the
+/// target came before its verdict. `step` is the decision about the target.
 fn judge_current(history: &mut History, step: Step, input: &Input<'_>) -> Step {
     let (phase, None, look_again) = step else {
         return step;

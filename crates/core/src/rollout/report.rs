@@ -137,8 +137,8 @@ impl Decision {
 }
 
 impl Decision {
-    /// Returns the name of a revision in messages: its number, or the hash of its template if the
-    /// pod belongs to a workload, whose pods count their revisions each for itself.
+    /// Returns the name of a revision in messages: its number, or the hash of its template if the pod
+    /// belongs to a workload, whose pods number their revisions independently.
     fn name_of(&self, number: u64) -> String {
         let mut revisions = self.history.revisions.iter();
         let revision = revisions.find(|revision| revision.number == number);

@@ -44,7 +44,7 @@ crate::words! {
 
 /// The files of one cgroup.
 pub trait Files {
-    /// Text of a file; none when there is none.
+    /// Text of a file; none if it is missing.
     fn read(&mut self, controller: Controller, file: &str) -> Option<&str>;
 }
 
@@ -153,7 +153,7 @@ pub struct Io {
     pub writes: u64,
 }
 
-/// How long somebody waited for a resource, in microseconds.
+/// How long tasks waited for a resource, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// While at least one task waited.
@@ -200,7 +200,7 @@ pub fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// A limit; none when there is none.
+/// A limit; none if it is unlimited.
 fn limit(text: &str) -> Option<u64> {
     number(text).filter(|bytes| *bytes < UNLIMITED)
 }
@@ -353,7 +353,7 @@ pub fn detail(version: Version, files: &mut impl Files, shares: Option<u64>) -> 
     };
     match version {
         Version::V1 => {
-            // -1 is no number, and stands for no quota.
+            // -1 means no quota.
             detail.cpu_quota = get(C, "cpu.cfs_quota_us").filter(|quota| *quota > 0);
             detail.cpu_period = get(C, "cpu.cfs_period_us").unwrap_or_default();
             detail.cpu_shares = get(C, "cpu.shares").unwrap_or_default();

@@ -30,7 +30,7 @@ use self::cgroup::{Cpu, Detail, Memory};
 use self::proc::Interface;
 use crate::api::{PodUid, Timestamp};
 
-/// How much is looked at.
+/// The scope of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// CPU and memory.
@@ -55,7 +55,7 @@ pub struct Usage {
     pub memory: Option<Memory>,
     /// How many processes it has.
     pub processes: Option<u64>,
-    /// The values that only [`Scope::Detailed`] asks for.
+    /// The values that are only read with [`Scope::Detailed`].
     pub detail: Option<Detail>,
 }
 
@@ -86,7 +86,7 @@ pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
-    /// When it was looked at.
+    /// When it was read.
     #[serde(serialize_with = "summary::whole_seconds")]
     pub time: Timestamp,
     /// Bytes that are available to users other than root.
@@ -112,7 +112,7 @@ pub struct Disk {
 /// The network of a node or a pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Network {
-    /// When it was looked at.
+    /// When it was read.
     pub time: Timestamp,
     /// Its interfaces, but for loopback and the Engine's own.
     pub interfaces: Vec<Interface>,
@@ -217,7 +217,7 @@ pub struct NodeReading {
     pub devices: BTreeMap<(u32, u32), String>,
 }
 
-/// One look at everything.
+/// One reading of everything.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     /// When it was done.

@@ -9,7 +9,7 @@ use super::proc::Interface;
 use super::{ContainerReading, Disk, Network, NodeReading, PodReading, Reading, Scope, Usage};
 use crate::api::Timestamp;
 
-/// The interface whose counters stand for all of a network's.
+/// The interface whose counters represent the whole network's.
 ///
 /// Upstream: `pkg/kubelet/stats/helper.go` (`defaultNetworkInterfaceName`).
 const DEFAULT_INTERFACE: &str = "eth0";

@@ -143,7 +143,7 @@ fn resize_pending(view: &View<'_>) -> Option<Value> {
     Some(Value::because(true, "Infeasible", message))
 }
 
-/// A condition whose time of change is the one before as long as its value is.
+/// A condition that keeps its transition time while its value is unchanged.
 fn condition(view: &View<'_>, kind: &str, value: Value) -> PodCondition {
     let status = if value.holds { "True" } else { "False" };
     let before = view
@@ -229,7 +229,7 @@ fn initialized(view: &View<'_>) -> Value {
     )
 }
 
-/// True when nothing lacks; else false, naming what lacks.
+/// True if nothing is missing; otherwise false, with the missing containers.
 fn lacking(reason: &'static str, unknown: &[&str], how: &str, names: &[&str]) -> Value {
     let mut messages = Vec::new();
     if !unknown.is_empty() {

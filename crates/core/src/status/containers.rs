@@ -17,7 +17,7 @@ use crate::small::SmallSort;
 /// The prefix of image ids, which no name has.
 const IMAGE_ID: &str = "sha256:";
 
-/// Exit code of a container nobody saw ending.
+/// Exit code of a container with an unknown end.
 const EXIT_CODE_UNKNOWN: i32 = 137;
 /// Reason of such a container.
 const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
@@ -100,8 +100,7 @@ fn statuses(
         .collect()
 }
 
-/// The status of one container by its two newest instances; by the status before when there is
-/// none.
+/// The status of one container from its two newest instances; without any, from its previous status.
 fn status(
     input: &StatusInput<'_>,
     container: &core::Container,
@@ -382,7 +381,7 @@ fn terminated(seen: &ContainerStatus) -> core::ContainerState {
     }
 }
 
-/// The state of a container that is gone, and whose end nobody saw.
+/// The state of a removed container whose end is unknown.
 fn lost(message: &str) -> core::ContainerState {
     core::ContainerState {
         terminated: Some(ContainerStateTerminated {

@@ -292,7 +292,7 @@ fn conditions(old: &PodStatus, input: &MergeInput<'_>, ends: bool) -> Vec<PodCon
     foreign.cloned().chain(dated).collect()
 }
 
-/// A finished pod is never ready, whatever the last look at its containers said.
+/// A finished pod is never ready, whatever the last reading of its containers was.
 fn unready(new: &mut PodStatus, old: &PodStatus, now: Timestamp) {
     let reason = if new.phase.as_deref() == Some(phase::SUCCEEDED) {
         "PodCompleted"

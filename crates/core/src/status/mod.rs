@@ -59,13 +59,13 @@ pub struct StatusInput<'a> {
 }
 
 impl StatusInput<'_> {
-    /// The status to go on from: the one computed last, else the API object's.
+    /// The status to continue from: the last computed one, otherwise the API object's.
     fn before(&self) -> Option<&core::PodStatus> {
         self.previous.or(self.pod.status.as_ref())
     }
 }
 
-/// The restarts of all containers of the pod, for one that goes on.
+/// The restarts of all containers of the pod, for a pod that continues.
 fn pod_restarts<'a>(input: &StatusInput<'a>) -> PodRestarts<'a> {
     if !could_restart_all(input.pod) {
         return PodRestarts::NONE;
@@ -114,7 +114,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let init_statuses = containers::init_statuses(input);
     let mut app_statuses = containers::app_statuses(input);
     if is_over_with_its_sandbox(input) && app_statuses.iter().any(has_ended) {
-        // Upstream leaves such a pod Pending for ever.
+        // Upstream leaves such a pod Pending forever.
         close_all(&mut app_statuses);
     }
     let ephemeral_statuses = containers::ephemeral_statuses(input);

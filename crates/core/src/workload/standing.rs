@@ -69,7 +69,7 @@ impl Progress<'_> {
             None if self.paused => {
                 progressing("Unknown", "DeploymentPaused", "Deployment is paused")
             }
-            // It would wait for ever for pods that are not to be updated.
+            // It would wait forever for pods that will not be updated.
             None if let Some(undone) = self.undone => {
                 progressing("False", "ProgressDeadlineExceeded", undone)
             }
@@ -316,8 +316,8 @@ impl Row<'_> {
         live.clone().next().is_some() && live.all(is_done)
     }
 
-    /// The words about the pods that run an older version by an undo, if all do and it is over: nothing
-    /// will be updated until the document changes.
+    /// The message about pods that run an older version because of an undo, if all do and it is
+    /// complete: nothing will be updated until the document changes.
     fn undone(&self) -> Option<String> {
         let is_undone = |member: &Member<'_>| {
             let rollout = member.pod.rollout.as_ref();

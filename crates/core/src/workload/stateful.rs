@@ -109,7 +109,7 @@ fn claim(
     }
 }
 
-/// Names of the volumes that lead to claims of a pod, and the claims.
+/// Names of the volumes with claims of a pod, and the claims.
 fn volumes<'a>(
     spec: &'a StatefulSetSpec,
     set: &str,
@@ -122,7 +122,7 @@ fn volumes<'a>(
     })
 }
 
-/// The labels of a pod that say which one it is.
+/// The labels that identify a pod.
 fn labels(name: String, ordinal: i32) -> [(&'static str, String); 2] {
     [
         (keys::STATEFUL_POD_NAME, name),
@@ -212,7 +212,7 @@ pub(crate) fn given(spec: &StatefulSetSpec, pod: &Pod, at: &Path) -> impl Iterat
     labels.into_iter().chain(names).chain(volumes)
 }
 
-/// The mapping below a key, made if there is none.
+/// The mapping below a key; created if it is missing.
 fn part<'a>(document: &'a mut Value, key: &str) -> &'a mut Value {
     if !document.is_object() {
         *document = Value::Object(Map::new());

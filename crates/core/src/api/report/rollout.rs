@@ -15,7 +15,7 @@ pub enum RolloutPhase {
     Held,
     /// It runs, and is judged.
     Judging,
-    /// It failed and runs on.
+    /// It failed and keeps running.
     Failed,
     /// It failed in another pod of its workload; the last healthy revision is about to run.
     Restoring,

@@ -83,8 +83,8 @@ fn check_start_first(pod: &Pod, root: &At<'_>) {
     }
 }
 
-/// Warns of more sub-paths than a pod can start with. No error: what a release without that bound started
-/// runs on.
+/// Warns about more sub-paths than a pod can start with. Not an error: a pod that a release without
+/// that limit started keeps running.
 fn warn_of_sub_paths(pod: &Pod, root: &At<'_>) {
     let Err(error) = check_sub_paths(pod) else {
         return;

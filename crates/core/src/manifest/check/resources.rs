@@ -14,7 +14,7 @@ use crate::resources::{CPU, MEMORY, container_requests, limit, limit_in, request
 type Asker = (&'static str, &'static [&'static str]);
 const CONTAINER: Asker = ("a container", &[CPU, MEMORY, "ephemeral-storage"]);
 const POD: Asker = ("a pod", &[CPU, MEMORY]);
-/// Prefix of resources that another table already speaks of.
+/// Prefix of resources that another table already covers.
 const HUGE_PAGES: &str = "hugepages-";
 /// Least memory limit the Docker Engine accepts, in bytes.
 const ENGINE_MEMORY_MIN: i64 = 6 * 1024 * 1024;

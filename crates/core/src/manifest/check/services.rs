@@ -12,7 +12,7 @@ use crate::manifest::problems::At;
 use super::handlers::check_number;
 use super::{meta, names};
 
-/// Help for a field that asks for an address of the Service's own.
+/// Help for a field that requests an address of the Service's own.
 const NO_ADDRESS: &str =
     "remove the field: the Service's name resolves to the addresses of the pods that it selects";
 /// Help for a field that publishes a port of the node.

@@ -64,7 +64,7 @@ pub struct PersistentVolumeSpec {
     /// The policy for its files when its claim is deleted, upstream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_reclaim_policy: Option<String>,
-    /// The class that a claim must ask for.
+    /// The class that a claim must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
     /// The class of its attributes.
@@ -76,7 +76,7 @@ pub struct PersistentVolumeSpec {
 }
 
 impl PersistentVolume {
-    /// The class that a claim must ask for.
+    /// The class that a claim must have.
     pub(super) fn class(&self) -> &str {
         let class = self.spec.storage_class_name.as_deref();
         class.unwrap_or_default()

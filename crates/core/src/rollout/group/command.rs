@@ -42,7 +42,7 @@ pub fn obey_all(members: &mut [Member], command: &Command) -> Result<u64, Refuse
 
 type CommandOf = Box<dyn Fn(&Member) -> Option<Command>>;
 
-/// The undo of each pod to the version that an undo of the first one leads to.
+/// Undoes each pod to the version that an undo of the first one selects.
 fn undo_of(members: &[Member], to_revision: Option<u64>) -> Result<CommandOf, Refused> {
     let first = members
         .iter()

@@ -48,7 +48,7 @@ pub fn steps(
             return found;
         }
         if step.is_empty() {
-            // Updates under way end well, and pods that are not Ready become so.
+            // Assumes that updates in progress succeed, and pods that are not Ready become so.
             is_settled = true;
             let others = members.iter_mut().filter(|member| !wants(member));
             others
