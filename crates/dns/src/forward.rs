@@ -177,8 +177,8 @@ impl Health {
         self.avoided_until.is_some_and(|until| now < until)
     }
 
-    /// Records the result of a lookup that was started then. Names that nobody answers don't make a
-    /// server avoided that answers others in the meantime.
+    /// Records the result of a lookup that was started then. Names that no server answers don't cause a
+    /// server to be avoided that answers others in the meantime.
     fn record<T>(&mut self, result: &Result<T, NetError>, started: Instant, now: Instant) {
         match result {
             Ok(_) | Err(NetError::Dns(_)) => {

@@ -144,7 +144,7 @@ impl Asked {
         let answers = match table.answer(client, name, kind) {
             Answer::NotOurs => return None,
             Answer::Addresses(addresses) => addresses.into_iter().map(RData::from).collect(),
-            // A name that is none can't be sent.
+            // An invalid name can't be sent.
             Answer::Pointer(name) => host(&name)
                 .map(|name| RData::PTR(PTR(name)))
                 .into_iter()

@@ -122,7 +122,7 @@ impl Server {
 
     async fn forward(&self, asked: &Asked, share: &Share, limit: Limit) -> Vec<u8> {
         let answer = async {
-            // In this order: a client that waits for its own queries holds up no other one.
+            // In this order: a client that waits for its own queries blocks no other one.
             let _own = share.turn().await;
             let _turn = self.forwarded.acquire().await;
             let state = self.state();

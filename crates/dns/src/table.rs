@@ -188,7 +188,7 @@ fn is_below(name: &str, parent: &str) -> bool {
     before(name, parent).is_some()
 }
 
-/// The address that a name below `in-addr.arpa` or `ip6.arpa` stands for, if it is a whole one.
+/// The address of a name below `in-addr.arpa` or `ip6.arpa`, if it is a complete one.
 fn reverse(name: &str) -> Option<IpAddr> {
     if let Some(labels) = before(name, "in-addr.arpa") {
         let mut octets = [0; 4];
