@@ -251,7 +251,7 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// `GET /containers/json`, filtered by a port that is published on the host, whoever's.
+    /// `GET /containers/json`, filtered by a port that is published on the host, for any owner.
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>>;
 
     /// `GET /networks/{name}`: its driver.
@@ -319,15 +319,14 @@ pub trait Engine: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// `GET /containers/json?all=1`: ids of the images that any container was made from, whoever
-    /// owns it.
+    /// `GET /containers/json?all=1`: ids of the images of all containers, for any owner.
     async fn images_in_use(&self) -> Result<BTreeSet<String>>;
 
     /// `DELETE /images/{name}`: removes a name or a digest; with the last one, or by id, the image
     /// itself and its otherwise unused parents. Never forced.
     async fn remove_image(&self, name: &str) -> Result<()>;
 
-    /// `POST /volumes/create`. One that is there already is returned as it is.
+    /// `POST /volumes/create`. An existing one is returned unchanged.
     async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume>;
 
     /// `GET /volumes/{name}`.

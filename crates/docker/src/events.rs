@@ -69,7 +69,7 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
             index.removed(id);
             PodEventKind::ContainerRemoved
         }
-        // An inspect says which.
+        // An inspect shows which one.
         "oom" | "pause" | "unpause" => {
             index.doubt(id);
             PodEventKind::ContainerChanged
@@ -99,7 +99,7 @@ pub(super) fn other_changes(
 ) -> BoxStream<'static, PodEvent> {
     let changes = until_failure(events).filter_map(move |event| {
         future::ready(match event {
-            // A name may stand for another image now: what is known of images is asked for anew.
+            // A name may refer to another image now: facts about images are read again.
             OtherEvent::Image => {
                 images.forget_all();
                 None

@@ -21,7 +21,7 @@ pub(super) struct Facts {
     /// Image of the sandbox; our own when none.
     pod_infra_image: Option<String>,
     pub(super) version: VersionCache,
-    /// For those who remember facts themselves.
+    /// For callers that cache facts themselves.
     pub(super) reconnects: Reconnects,
     known: Mutex<Known>,
     /// A turn to make the sandbox image: many pods may need it at once.

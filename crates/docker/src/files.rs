@@ -414,7 +414,7 @@ pub(super) fn check_mounts(pod: &Pod) -> Result<(), SyncError> {
     })
 }
 
-/// The bytes that files take in memory, about.
+/// The approximate memory of files in bytes.
 fn bytes_of(payloads: &Payloads) -> usize {
     let made = payloads.values().flatten();
     let files = made.flat_map(Payload::files);
@@ -422,7 +422,7 @@ fn bytes_of(payloads: &Payloads) -> usize {
     bytes.sum()
 }
 
-/// The bytes that files of variables take in memory, about.
+/// The approximate memory of files of variables in bytes.
 fn env_bytes_of(files: &EnvFiles) -> usize {
     let texts = files
         .values()

@@ -38,7 +38,7 @@ use mirrorlet_runtime::RuntimeError;
 const POST_START_MAX: Duration = Duration::from_hours(1);
 /// Time that a `preStop` hook has beyond the grace: longer than any stop takes. The stop ends it.
 const BEYOND_GRACE: Duration = Duration::from_hours(1);
-/// Longest wait for the end of a hook's command whose container has stopped.
+/// Maximum wait for the end of a hook's command after its container has stopped.
 const COMMAND_END_WAIT: Duration = Duration::from_secs(10);
 
 /// The time of a hook.
@@ -291,7 +291,7 @@ impl Hooks {
             return self.files.node_ips().first().copied();
         }
         if found.ips().is_empty() {
-            // Without an address the hook fails, and says so.
+            // Without an address the hook fails, with an error.
             let _ = self.containers.freshen(&found.id).await;
         }
         sandbox()?.ips().first().copied()

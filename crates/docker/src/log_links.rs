@@ -176,7 +176,7 @@ fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Removes a link. Something else in its place is somebody else's.
+/// Removes a link. Any other file in its place is not ours.
 fn remove_link(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => fs::remove_file(path),

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use mirrorlet_core::backoff::ExponentialBackoff;
 
-/// Pauses between the attempts: others give back what they hold within moments, or not for long.
+/// Pauses between the attempts: resources are released within moments, or not for long.
 const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(5));
 

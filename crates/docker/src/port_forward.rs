@@ -26,7 +26,7 @@ use mirrorlet_runtime::{DuplexStream, Result, RuntimeError};
 /// How long a connection within a pod may take: its listener's queue is full, if it takes longer.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Sockets of a network namespace; where a family is switched off there is none of it.
+/// Sockets of a network namespace; none for a disabled address family.
 struct Sockets {
     v4: io::Result<TcpSocket>,
     v6: io::Result<TcpSocket>,
@@ -54,7 +54,7 @@ impl Containers {
             .ok_or_else(not_running)?;
         let sockets = sockets_within(pid, id.to_string()).await?;
         let stream = connect(sockets, port).await?;
-        // Small writes go out as they come: whoever forwards types.
+        // Small writes are sent immediately: the user may be typing.
         let _ = stream.set_nodelay(true);
         Ok(Box::new(stream))
     }
@@ -66,7 +66,7 @@ async fn sockets_within(pid: i32, container: String) -> Result<Sockets> {
     let made = std::thread::Builder::new()
         .name("port-forward".to_owned())
         .spawn(move || {
-            // One that nobody waits for any more is closed.
+            // A socket that is no longer needed is closed.
             let _ = sender.send(enter(pid, &container));
         });
     made.map_err(|error| RuntimeError::Local(format!("failed to start a thread: {error}")))?;
@@ -80,7 +80,7 @@ async fn sockets_within(pid: i32, container: String) -> Result<Sockets> {
 /// Enters the network of a process and makes sockets there. Only for a thread that ends with it.
 fn enter(pid: i32, container: &str) -> Result<Sockets> {
     let path = format!("/proc/{pid}/ns/net");
-    // Opened first and looked at then: whoever has the number now is whose network is entered.
+    // Opened first and checked then: the network entered is that of the process that has the id now.
     let namespace = File::open(&path).ok();
     let Some(namespace) = namespace.filter(|_| is_of_container(pid, container)) else {
         return Err(RuntimeError::Local(

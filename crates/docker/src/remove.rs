@@ -115,8 +115,8 @@ pub async fn remove_running(engine: &dyn Engine, id: &str) -> Result<(), EngineE
     }
 }
 
-/// Whether the container is being removed already, and the removal, first asked for then, is still waited
-/// for.
+/// Whether the container is being removed already, and that removal, first requested then, is still
+/// awaited.
 fn is_waited_for(error: &EngineError, began: Instant) -> bool {
     error.is_conflict()
         && error.to_string().contains("is already in progress")

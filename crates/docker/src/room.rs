@@ -17,7 +17,7 @@ const SMALL_BYTES: u32 = 128 << 10;
 /// thousands of containers.
 const SMALL_ROOM_BYTES: u32 = 16 << 20;
 
-/// Reads at a time of something whose size is not known before.
+/// Maximum number of concurrent reads of unknown size.
 const READS_MAX: usize = 4;
 
 /// A limit in bytes. A holder of a reservation must not wait for another one.
@@ -25,9 +25,9 @@ pub(crate) struct Room {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     large_max: u32,
-    /// Held while something is made, whose size is not known before.
+    /// Locked while something of unknown size is built.
     making: Mutex<()>,
-    /// Held while something is read, whose size is not known before either.
+    /// Held while something of unknown size is read.
     reading: Semaphore,
 }
 

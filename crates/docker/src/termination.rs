@@ -12,9 +12,9 @@ use super::logs::container_logs;
 use mirrorlet_host::volume::read_termination_message;
 use mirrorlet_runtime::{LogChunk, LogOptions};
 
-/// Lines of the log's tail that stand in for a missing message.
+/// Lines of the log's tail that replace a missing message.
 const FALLBACK_LINES: u64 = 80;
-/// Bytes of the log's tail that stand in for a missing message.
+/// Bytes of the log's tail that replace a missing message.
 const FALLBACK_BYTES: usize = 2048;
 
 /// The termination message of an ended container; empty if it runs or left none.
@@ -88,7 +88,7 @@ async fn log_tail(engine: &dyn Engine, id: &str, tty: bool) -> String {
             bytes.drain(..surplus);
         }
     };
-    // A log driver may answer and then say nothing: what came until then is the message.
+    // A log driver may answer and then be silent: the output until then is the message.
     let _ = timeout(READ_DEADLINE, reading).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }

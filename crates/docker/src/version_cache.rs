@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_mins(1);
 struct Known {
     version: EngineVersion,
     until: Instant,
-    /// Reconnects before it was asked for.
+    /// Number of reconnects before it was read.
     reconnects: u64,
 }
 

@@ -93,7 +93,7 @@ impl BollardEngine {
             Err(refused(response).await)
         };
         let late = async {
-            // Broken off counts as sent: no answer may ever come to that.
+            // An aborted upload counts as sent: there may never be an answer to it.
             let _ = all_sent.await;
             tokio::time::sleep(CALL_DEADLINE).await;
         };
@@ -118,7 +118,7 @@ fn archive_uri(id: &str, path: &str) -> String {
     format!("/containers/{id}/archive?path={path}")
 }
 
-/// The words about a path that the Engine doesn't find. It looks at the container's file systems from
+/// The message about a path that the Engine doesn't find. It reads the container's file systems from
 /// outside, where those of the kernel are not mounted.
 fn missing(path: &str) -> String {
     let is_below = |kernel: &&str| {

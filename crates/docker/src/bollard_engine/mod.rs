@@ -66,10 +66,10 @@ const OLDEST_API: ApiVersion = ApiVersion {
 /// Option of a bridge network: the name of its interface.
 const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
 
-/// Letters of a network's id in the name of an interface that nobody named.
+/// Length of a network's id in the default name of its interface.
 const BRIDGE_ID_LEN: usize = 12;
 
-/// How an Engine begins to say that it is older than the API version in the path.
+/// The beginning of an Engine's error if it is older than the API version in the path.
 const TOO_NEW: &str = "client version ";
 
 /// bollard's own timeout, in seconds: so long that it never applies, because every call here has its
@@ -118,8 +118,7 @@ impl BollardEngine {
         })
     }
 
-    /// Runs one call to its end within its deadline, agreeing on an API version first where that
-    /// is due.
+    /// Makes one call within its deadline, negotiating an API version first if that is due.
     fn call<T>(
         &self,
         operation: Operation,

@@ -221,7 +221,7 @@ impl Pruner {
         }
         let escaped = byte == b'\\' && !escaped;
         self.mode = Mode::Key { escaped };
-        // One byte more says that it is too long.
+        // One more byte marks it as too long.
         if self.key.len() <= KEY_MAX {
             self.key.push(byte);
         }

@@ -104,7 +104,7 @@ pub(super) struct Transport {
     address: Address,
     /// The agreed version as `major << 16 | minor`; 0 before the first agreement.
     version: AtomicU32,
-    /// Whether the version has to be agreed on (again) before the next call.
+    /// Whether the version must be negotiated (again) before the next call.
     stale: AtomicBool,
 }
 

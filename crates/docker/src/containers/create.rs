@@ -208,8 +208,8 @@ impl Containers {
         {
             return Ok(Holder::Identical(id));
         }
-        // One that ran, by a call that took effect late, is news to the plan that wanted its name:
-        // it has to be made again, by what is known by now.
+        // A container that ran, because a call took effect late, is new to the plan that needed its
+        // name: the plan must be made again with that knowledge.
         if matches!(
             state,
             Some(ContainerState::Running | ContainerState::Exited)
@@ -250,12 +250,12 @@ impl Made {
 enum Holder {
     /// The very container that was to be created.
     Identical(String),
-    /// Nobody any more.
+    /// It was removed.
     Removed,
     /// Unknown to the Engine: it was just removed, it is being created by a call of an earlier agent,
     /// or its name is stuck in the Engine's state.
     Ghost,
-    /// Somebody else's container, which is none of our business.
+    /// A container that is not ours.
     Foreign,
     /// The same pod's sandbox, which another agent runs.
     Twin,

@@ -34,7 +34,7 @@ impl Turns {
         }
     }
 
-    /// Turns that nobody has.
+    /// Turns that are free.
     #[cfg(test)]
     pub(crate) fn available(&self) -> usize {
         self.free.available_permits()

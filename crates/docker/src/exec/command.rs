@@ -87,7 +87,7 @@ fn unanswered(error: RuntimeError) -> RuntimeError {
     error
 }
 
-/// The stream ended within a frame, or with something that is none.
+/// The stream ended within a frame, or with invalid data.
 fn broken(error: &std::io::Error) -> RuntimeError {
     RuntimeError::Unavailable(format!("lost the connection to the command: {error}"))
 }

@@ -33,7 +33,7 @@ const LOOKS: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(2), Duration::from_secs(1));
 /// How long after the end of its streams an exec may still count as running.
 const END_WAIT: Duration = Duration::from_secs(10);
-/// How long a start that nobody waited for may take to become visible.
+/// How long an abandoned start may take to become visible.
 const START_WAIT: Duration = Duration::from_secs(2);
 
 /// Name of the call in errors.
@@ -68,7 +68,7 @@ struct Exec {
     /// Counts it among those that are waited for.
     token: Option<TaskTrackerToken>,
     runtime: Handle,
-    /// Whether its end was seen, or somebody sees to it.
+    /// Whether its end was noticed, or is being awaited elsewhere.
     over: AtomicBool,
     /// Whether the Engine was asked something and has not answered yet.
     asking: AtomicBool,
@@ -152,7 +152,7 @@ impl Exec {
         Ok(answer?)
     }
 
-    /// Waits until the Engine knows of the command's end; its exit code.
+    /// Waits until the Engine has noticed the command's end; returns its exit code.
     async fn ended(&self) -> Result<i32> {
         let look = || async {
             let state = self.answer(|| self.engine.inspect_exec(&self.id)).await?;
@@ -231,7 +231,7 @@ async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<E
     let mut looks = LOOKS;
     loop {
         let container = container.to_owned();
-        // Reads files and sleeps; a panic in there kills nobody, and is tried again.
+        // Reads files and sleeps; a panic in there kills no process, and is retried.
         let _ = tokio::task::spawn_blocking(move || process::kill_session(pid, &container)).await;
         sleep(looks.pause()).await;
         if !engine.inspect_exec(exec).await?.running {
@@ -243,7 +243,7 @@ async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<E
     }
 }
 
-/// The process of an exec; none where there is none after a while.
+/// The process of an exec; none if there is none after a while.
 async fn process_of(engine: &SharedEngine, exec: &str) -> Result<Option<Process>, EngineError> {
     let look = || async {
         let state = engine.inspect_exec(exec).await?;

@@ -74,7 +74,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, Proc> {
     entries
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            // One that ended meanwhile is none.
+            // Skips a process that ended meanwhile.
             let stat = fs::read(proc.join(format!("{pid}/stat"))).ok()?;
             Some((pid, Proc::parse(&String::from_utf8_lossy(&stat))?))
         })
@@ -114,7 +114,7 @@ fn kill(pid: i32, container: &str) -> bool {
     let Some(pid_given) = Pid::from_raw(pid) else {
         return false;
     };
-    // Opened first and looked at then: whoever has the number now is whom the signal goes to.
+    // Opened first and checked then: the signal goes to the process that has the id now.
     let Ok(descriptor) = pidfd_open(pid_given, PidfdFlags::empty()) else {
         return false;
     };

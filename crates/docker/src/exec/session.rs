@@ -129,7 +129,7 @@ impl SessionControl for Exec {
     }
 }
 
-/// The main process of a container, which goes on without us.
+/// The main process of a container, which continues without us.
 struct Attached {
     engine: SharedEngine,
     id: String,
@@ -156,7 +156,7 @@ impl SessionControl for Attached {
                 Err(error) => Err(RuntimeError::from(error)),
             }
         };
-        // One that closed its output and goes on has none.
+        // A process that closed its output and continues has none.
         Ok(found_within(CONTAINER_END_WAIT, look).await?.flatten())
     }
 }

@@ -170,7 +170,7 @@ fn networks(container: &FakeContainer) -> HashMap<String, EndpointSettings> {
     HashMap::from([(name.to_owned(), endpoint)])
 }
 
-/// Mounts as they were asked for.
+/// The mounts of the request.
 fn mounts(container: &FakeContainer) -> Vec<MountPoint> {
     let host = container.body.host_config.as_ref();
     let asked = host.and_then(|h| h.mounts.as_deref()).unwrap_or_default();

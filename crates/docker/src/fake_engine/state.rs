@@ -16,7 +16,7 @@ use super::super::engine::{EngineError, OtherEvent, PullProgress, RegistryAuth, 
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_runtime::LogChunk;
 
-/// How many past events a subscriber can ask for, as in the real Engine.
+/// How many past events a subscriber can request, as in the real Engine.
 const KEPT_EVENTS: usize = 256;
 
 /// An image of the fake.
@@ -120,7 +120,7 @@ impl FakeContainer {
     }
 }
 
-/// Someone who listens to events.
+/// A subscriber of events.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     owner: String,
@@ -147,7 +147,7 @@ pub(super) struct State {
     pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
-    /// Those who listen to events of images and networks.
+    /// The subscribers of events of images and networks.
     others: Vec<mpsc::UnboundedSender<Result<OtherEvent>>>,
     pub(super) drop_events: usize,
     events: Vec<EventMessage>,
@@ -564,7 +564,7 @@ impl State {
         }
     }
 
-    /// Tells everybody what happened: all labels, image and name are attributes, as with the real
+    /// Sends an event to all subscribers: all labels, image and name are attributes, as with the real
     /// Engine.
     fn emit(&mut self, index: usize, action: &str, extra: &[(&str, &str)]) {
         let container = &self.containers[index];

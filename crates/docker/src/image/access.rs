@@ -37,7 +37,7 @@ const RECORDS_MAX: usize = 4096;
 struct Remembered {
     /// By the Engine's id.
     records: BTreeMap<String, PulledRecord>,
-    /// Full names of images whose pull was begun and has no known end.
+    /// Full names of images with a pull that was begun and has no known end.
     pulls: BTreeSet<String>,
     /// Whether earlier records were lost, so that any image may have been pulled.
     lost: bool,
@@ -48,7 +48,7 @@ pub(super) struct ImageAccess {
     verification: Verification,
     engine: SharedEngine,
     remembered: NotedFile<Remembered>,
-    /// By full name, those under way and those that ended unseen.
+    /// Pulls by full name: those in progress and those with an unknown end.
     pulls: Mutex<BTreeMap<String, Pulls>>,
     /// Whether pulls of an agent before this one were looked for.
     begun: tokio::sync::OnceCell<()>,
@@ -193,7 +193,7 @@ impl ImageAccess {
             })
             .await;
         if let Err(error) = written {
-            // The pull stays noted as one whose end was not seen.
+            // The pull stays recorded as one with an unknown end.
             not_noted(Err(error));
             return;
         }
@@ -278,7 +278,7 @@ impl ImageAccess {
         self.begun.get_or_init(|| look).await;
     }
 
-    /// Changes what is remembered, the pulls under way included.
+    /// Changes the record, including pulls in progress.
     async fn change<R>(&self, change: impl FnOnce(&mut Remembered) -> R) -> (R, io::Result<()>) {
         self.change_only(|remembered| {
             remembered.pulls = self.pulls.lock().keys().cloned().collect_set();

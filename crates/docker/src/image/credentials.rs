@@ -27,7 +27,7 @@ use mirrorlet_host::disk::IfThere as _;
 use mirrorlet_host::program::{self, Ended, Limits};
 use mirrorlet_host::telemetry::occurrences;
 
-/// The configuration's file, and that of clients of old.
+/// The configuration's file, and that of old clients.
 const CONFIG_FILE: &str = "config.json";
 const OLD_FILE: &str = ".dockercfg";
 /// Largest configuration that is read, in bytes; an honest one has a few thousand.
@@ -40,7 +40,7 @@ const HELPER_LIMITS: Limits = Limits {
     deadline: Duration::from_mins(1),
     output_max: 64 << 10,
 };
-/// How a helper says that it knows nothing of a registry.
+/// A helper's error if it has no credentials for a registry.
 const HELPER_KNOWS_NOTHING: &str = "credentials not found in native keychain";
 /// The user that a helper names when the secret is an identity token.
 const TOKEN_USER: &str = "<token>";
@@ -64,7 +64,7 @@ pub(super) struct NodeCredentials {
     directory: Option<PathBuf>,
     /// The last problem with it.
     problem: Mutex<Option<String>>,
-    /// Helpers that run, by name and registry: asked once for all who wait.
+    /// Running helpers, by name and registry: concurrent callers share one run.
     asking: Mutex<HashMap<(String, String), WeakShared<Asking>>>,
 }
 
@@ -137,7 +137,7 @@ impl NodeCredentials {
     }
 }
 
-/// Reads the configuration in a directory; none there is none anywhere.
+/// Reads the configuration in a directory; an empty one if there is none.
 async fn read_config(directory: &Path) -> Result<DockerConfig, String> {
     let current = directory.join(CONFIG_FILE);
     if let Some(text) = read_file(&current).await? {
@@ -154,7 +154,7 @@ async fn read_config(directory: &Path) -> Result<DockerConfig, String> {
     })
 }
 
-/// The content of a file; none where there is none.
+/// The content of a file; none if it is missing.
 async fn read_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: std::io::Error| format!("can't read {}: {error}", path.display());
     let file = tokio::fs::File::open(path).await.if_there();

@@ -120,14 +120,14 @@ struct Look {
     names: Vec<(String, String)>,
 }
 
-/// Removes images that nobody needs.
+/// Removes unused images.
 pub struct ImageGc {
     engine: SharedEngine,
     images: Arc<ImagePuller>,
     telemetry: Telemetry,
     options: ImageGcOptions,
     records: ImageRecords,
-    /// The last look at the clock, and at a timer that nobody sets.
+    /// The last reading of the clock, and of a monotonic timer.
     clock: (Timestamp, Instant),
     /// The Engine's image directory, with the number of reconnects when it was read; none before that.
     directory: Option<(u64, PathBuf)>,
@@ -224,7 +224,7 @@ impl ImageGc {
     /// Runs one pass, which removes `all` unused images or only as many as necessary. Failures are
     /// logged, and retried by the next pass.
     pub async fn collect(&mut self, now: Timestamp, all: bool) {
-        // The disk may take them by now, and nobody may need an image for days.
+        // The disk may be writable by now, and no image may be pulled for days.
         self.images.write_due().await;
         let collected = self.pass(now, all).await;
         self.report.send_modify(|report| {
@@ -236,7 +236,7 @@ impl ImageGc {
                 self.failures = 0;
                 return;
             }
-            // Told of the Node as a whole.
+            // Reported for the Node as a whole.
             Err(GcError::Engine(EngineError::Unavailable { .. })) => return,
             Err(error) => error,
         };
@@ -271,7 +271,7 @@ impl ImageGc {
             self.remove(&look, image, ImageGcCause::Age).await;
         }
         order.retain(|image| !old.contains(image));
-        // Anew: the old ones may have made room.
+        // Read again: removing old ones may have freed enough.
         let used = self.used_percent(directory).await?;
         let (Some(used), Some(disk)) = (used, self.disk(directory).await?) else {
             return Ok(());

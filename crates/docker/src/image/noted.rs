@@ -99,7 +99,7 @@ where
         written
     }
 
-    /// Waits for those before, and reads the file if nobody has.
+    /// Waits for earlier operations, and reads the file if that has not been done.
     async fn lock(
         &self,
         unreadable: impl FnOnce(&io::Error) -> T + Send + 'static,

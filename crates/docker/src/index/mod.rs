@@ -73,7 +73,7 @@ impl State {
 }
 
 impl Index {
-    /// To be called before a list is asked for.
+    /// Call it before a list is requested.
     pub(crate) fn begin_list(&self) -> ListBegan {
         ListBegan(self.state.lock().tick())
     }
@@ -198,7 +198,7 @@ impl Index {
         state.records.change(id, |record| {
             record.touched = now;
             let known = record.state == ContainerState::Exited && !record.stale;
-            // Nobody has seen its start.
+            // Its start was not observed.
             record.ran_before |= record.state == ContainerState::Created;
             if !known {
                 record.state = ContainerState::Exited;
@@ -237,8 +237,8 @@ impl Index {
             record.touched = now;
             let runs = record.state == ContainerState::Running;
             let begun = record.by_hand.map(|b| b.what);
-            // Late news: it runs again, and an inspect says since when. Or Docker Engine 29 reports the
-            // stop before the end, and an inspect says that it has ended.
+            // A late report: it runs again, and an inspect shows since when. Or Docker Engine 29
+            // reports the stop before the end, and an inspect shows that it has ended.
             record.stale |= what == UserAction::Stopped && runs;
             match what {
                 UserAction::Stopped if runs && begun != Some(UserAction::Signalled) => {}
@@ -388,7 +388,7 @@ impl Index {
         records.filter(|record| is_it(record)).cloned().collect()
     }
 
-    /// Whether a container runs whose record is so.
+    /// Whether a running container's record satisfies the condition.
     pub(crate) fn any_runs(&self, is_it: impl Fn(&Record) -> bool) -> bool {
         !self.running(is_it).is_empty()
     }

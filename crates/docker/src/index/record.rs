@@ -158,7 +158,7 @@ pub(super) fn advance_by_list(record: &mut Record, told: ContainerState) {
             record.ips.clear();
             record.stale = needs_ending(&record.ours);
         }
-        // The list is older than what is known, or somebody started it by hand: ask.
+        // The list is older than the record, or a user started it by hand: inspect it.
         (S::Exited, S::Running) | (S::Unknown, S::Running | S::Created) | (_, S::Unknown) => {
             record.stale = true;
         }
@@ -190,7 +190,7 @@ pub(super) fn from_summary(
     record
 }
 
-/// Reads a time of the Engine; its zero time (year 1) and unreadable texts are none.
+/// Parses a time of the Engine; none for its zero time (year 1) and invalid texts.
 fn time(text: Option<&str>) -> Option<Timestamp> {
     text.and_then(|text| text.parse::<Timestamp>().ok())
         .filter(|time| *time > Timestamp::UNIX_EPOCH)

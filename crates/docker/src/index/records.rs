@@ -101,7 +101,7 @@ fn is_done(record: &Record) -> bool {
         Kind::Sandbox {
             forwarded_ports, ..
         } => forwarded_ports.is_empty(),
-        // A list may tell it yet.
+        // A list may still report it.
         Kind::Container { .. } => !record.image_id.is_empty(),
     };
     record.state == ContainerState::Exited

@@ -34,9 +34,9 @@ use mirrorlet_runtime::ServingPods;
 const LEASE: Duration = Duration::from_secs(5);
 /// When a lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(2);
-/// How often a held port is looked at. It adds to the time without an answer.
+/// Interval of checks of a held port. It adds to the time without an answer.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// How often a container that serves on though it was told to end is asked.
+/// Interval of checks of a container that continues to serve though it was signalled to end.
 const OVERDUE_PERIOD: Duration = Duration::from_millis(250);
 /// How long a pod of this machine may take to accept a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_millis(200);
@@ -47,7 +47,7 @@ pub(crate) struct Holds {
     table: String,
     state: Mutex<State>,
     begun: Notify,
-    /// Whether [`HeldPorts`] runs: nobody else would end a hold in time.
+    /// Whether [`HeldPorts`] runs: only it would end a hold in time.
     is_kept: AtomicBool,
     kernel: sync::Mutex<Kernel>,
 }
@@ -66,9 +66,9 @@ struct State {
 struct Between {
     full_name: FullName,
     began: Instant,
-    /// The container that was told to end; none if this agent has told none.
+    /// The container that was signalled to end; none if this agent has signalled none.
     stop: Option<Stop>,
-    /// When the old container ended; when the new version's network was there, and its sandbox.
+    /// When the old container ended; when the new version's network and sandbox were ready.
     ended: Option<Instant>,
     connected: Option<(Instant, Arc<str>)>,
     /// Whether the old one accepted connections when it was last asked, and when.
@@ -76,7 +76,7 @@ struct Between {
     waits: bool,
 }
 
-/// A container that was told to end.
+/// A container that was signalled to end.
 #[derive(Debug, Clone)]
 struct Stop {
     uid: PodUid,
@@ -213,7 +213,7 @@ impl Holds {
             for port in tcp_ports(&new, |_| true).iter().map(held_port) {
                 let old_port = old_ports.as_ref().and_then(|old| find(old, port));
                 if old_ports.is_some() && old_port.is_none() {
-                    // Another container's, or nobody connects to it yet.
+                    // Another container's, or no client connects to it yet.
                     continue;
                 }
                 ports.push(port);
@@ -284,7 +284,7 @@ impl Holds {
         };
     }
 
-    /// Looks at every port that may be held.
+    /// Checks every port that may be held.
     async fn look(&self) {
         let ports: Vec<(HeldPort, Between)> =
             self.with(|state| state.ports.iter().map(|(k, v)| (*k, v.clone())).collect());
@@ -326,7 +326,7 @@ impl Holds {
                     };
                 }
                 Some(failed) if self.runs(&stop.uid) => {
-                    // Of a port that isn't known nobody can say that nobody listens there.
+                    // For an unknown port it can't be determined that no process listens there.
                     let accepts = stop.port.is_none() || self.old_accepts(between, &stop).await;
                     let since = failed.elapsed();
                     return Gap::Unstopped { since, accepts };
@@ -455,7 +455,7 @@ fn held_port(port: &ForwardedPort) -> HeldPort {
     }
 }
 
-/// The port of the container that a host port leads to.
+/// The port of the container behind a host port.
 fn find(ports: &[ForwardedPort], wanted: HeldPort) -> Option<u16> {
     let port = ports.iter().find(|port| held_port(port) == wanted)?;
     Some(port.container_port)

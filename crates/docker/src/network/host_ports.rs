@@ -51,23 +51,23 @@ pub(crate) struct HostPorts {
     network: String,
     /// Name of our table.
     table: String,
-    /// Held while the kernel is told of rules, never while the Engine is asked.
+    /// Locked while rules are applied in the kernel, never during a call to the Engine.
     state: Mutex<State>,
     /// Host ports whose connections wait for another version.
     pub(crate) holds: Arc<Holds>,
-    /// The host's side of the network, once it was asked for.
+    /// The host's side of the network, once it was read.
     side: parking_lot::Mutex<Option<HostSide>>,
     /// Whether it was said that flows can't be forgotten.
     is_told: AtomicBool,
-    /// Whether there are rules of ours, which somebody else may remove.
+    /// Whether there are rules of ours, which another program may remove.
     are_led: watch::Sender<bool>,
-    /// A look at the rules in the kernel is asked for.
+    /// Notified when a check of the rules in the kernel is requested.
     asked: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// The pods that the host ports are to lead to.
+    /// The pods to which host ports are forwarded.
     pods: ServingPods,
     /// The rules that were made; unknown at first.
     applied: Option<BTreeSet<Forward>>,
@@ -77,7 +77,7 @@ struct State {
     seen: BTreeSet<Arc<str>>,
 }
 
-/// A sandbox whose host ports can be led to it.
+/// A sandbox to which host ports can be forwarded.
 #[derive(Debug, Clone)]
 struct ForwardedSandbox {
     full_name: FullName,
@@ -164,7 +164,7 @@ impl HostPorts {
         if found.is_some() {
             return Ok(found);
         }
-        // It may have been another network when it was looked at.
+        // It may have been another network when it was read.
         self.forget();
         let found = self.host_side().await?.own_addresses().next();
         if found.is_none() {
@@ -239,8 +239,8 @@ impl HostPorts {
             .seen
             .retain(|id| records.iter().any(|r| r.id == *id && runs(r)));
         if state.seen.is_empty() {
-            // A network that one of them is in can't be made anew; else names of interfaces, which
-            // go into the rules, are asked for as they are now.
+            // A network with a running sandbox can't be created again; otherwise the names of
+            // interfaces, which the rules contain, are read again.
             self.forget();
         }
         drop(state);
@@ -269,13 +269,13 @@ impl HostPorts {
         records
     }
 
-    /// Fails where it isn't known where a sandbox is that host ports have to lead to.
+    /// Fails if the address of a sandbox is unknown to which host ports must be forwarded.
     fn check_known(&self, state: &State) -> Result<(), SyncError> {
         let is_unknown = |record: &Record| record.stale && record.ips().is_empty();
         let is_needed = |record: &Record| {
             let serving = state.pods.serving.get(&record.ours.full_name);
             let serves = serving.is_some_and(|pod| PodUid::of(pod) == record.ours.uid);
-            // Rules of an agent before this one lead to it, perhaps.
+            // An earlier agent's rules may forward ports to it.
             let may_be_led =
                 state.applied.is_none() && !state.pods.beside.contains(&record.ours.uid);
             serves || may_be_led
@@ -294,7 +294,7 @@ impl HostPorts {
 }
 
 impl State {
-    /// Whether host ports lead to these pods.
+    /// Whether host ports are forwarded to these pods.
     fn leads_to(&self, pods: &ServingPods) -> bool {
         self.pods.has_same_versions(pods) && self.applied.is_some()
     }
@@ -305,7 +305,7 @@ impl State {
     }
 }
 
-/// Whether a sandbox of a pod runs whose ports the Engine publishes.
+/// Whether a running sandbox of a pod has ports that the Engine publishes.
 fn is_published(records: &[Record]) -> bool {
     records.iter().any(|record| {
         let by_engine =

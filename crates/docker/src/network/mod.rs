@@ -108,7 +108,7 @@ impl EngineNetwork {
 
     /// Whether pods can be given a network. Cheap once that is known.
     pub(crate) async fn status(&self) -> Result<(), NetworkError> {
-        // The default bridge is there whenever the Engine is.
+        // The default bridge exists whenever the Engine runs.
         let Some(name) = &self.name else {
             return Ok(());
         };

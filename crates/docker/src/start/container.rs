@@ -132,8 +132,8 @@ impl Starter {
             .is_some_and(|score| score < 0)
     }
 
-    /// Makes sure that the container is created and its sandbox runs. None when there is nothing
-    /// to start: the pod is being stopped, or somebody started the container before.
+    /// Ensures that the container is created and its sandbox runs. None if there is nothing to start:
+    /// the pod is being stopped, or the container was already started by others.
     async fn created(
         &self,
         round: Round<'_>,
@@ -199,7 +199,7 @@ impl Starter {
         runs.await.map_err(|error| runtime_error(&error))
     }
 
-    /// Runs the postStart hook of a container that was started. One whose hook fails is stopped.
+    /// Runs the postStart hook of a started container. If the hook fails, the container is stopped.
     async fn hooked(
         &self,
         pod: &Arc<Pod>,
@@ -273,7 +273,7 @@ impl Starter {
             let created = self.containers.create(request, image_name, None).await;
             drop(room);
             match created {
-                // Made anew, it would take too long again: a slow Engine would never start it.
+                // Creating it again would take too long again: a slow Engine would never start it.
                 Ok(Made::New(id) | Made::Late(id)) => return Ok(id),
                 Ok(Made::Found(id)) => {
                     if made_room || !self.remove_unstarted(&id).await? {

@@ -61,7 +61,7 @@ impl Starter {
         })
     }
 
-    /// Makes sure that an image is there that a container needs, and reports its pull.
+    /// Ensures that an image for a container is present, and reports its pull.
     async fn image(
         &self,
         pod: &Pod,

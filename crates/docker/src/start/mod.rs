@@ -165,7 +165,7 @@ impl Starter {
             objects = self.files.pod_objects(pod) => objects,
             () = cancel.cancelled() => return Ok(Vec::new()),
         };
-        // A disk may hang for ever, and the pod is to end all the same.
+        // A disk may hang forever, and the pod must still be able to end.
         let checking = self.files.check_volumes(pod, &objects);
         match cancel.run_until_cancelled(checking).await {
             Some(checked) => checked?,

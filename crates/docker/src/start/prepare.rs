@@ -32,7 +32,7 @@ use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{VolumeMap, has_sub_path};
 use mirrorlet_runtime::{PodCheck, PullWhen, SyncError, SyncErrorReason};
 
-/// Stands for a path, the id of a sandbox or its image, where that does not exist yet.
+/// Placeholder for a path, the id of a sandbox or its image, if that does not exist yet.
 const NOT_MADE: &str = "/";
 /// Stand-in for the pod's address.
 const NO_ADDRESS: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
@@ -180,7 +180,7 @@ impl Starter {
         Ok(facts)
     }
 
-    /// Fails where the host lacks what the pod needs of it.
+    /// Fails if the host doesn't meet the pod's requirements.
     async fn check_host(
         &self,
         pod: &Arc<Pod>,

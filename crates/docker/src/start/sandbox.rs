@@ -104,7 +104,7 @@ impl Starter {
         .map_err(|error| sandbox_error(error.to_string()))?;
         tell_notes(&self.telemetry, pod, &request.notes);
         let made = self.containers.create(request, image, Some(since)).await;
-        // One that was there is taken over: a start of it may be under way.
+        // An existing one is adopted: its start may be in progress.
         Ok(made.map(Made::into_id))
     }
 

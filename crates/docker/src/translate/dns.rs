@@ -71,7 +71,7 @@ pub struct PodDns {
     pub inherited: bool,
 }
 
-/// The file's content, as cri-dockerd's `rewriteResolvFile` writes it; empty when it says nothing.
+/// The file's content, as cri-dockerd's `rewriteResolvFile` writes it; empty if there are no settings.
 impl fmt::Display for ResolvConf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for server in &self.servers {

@@ -26,11 +26,11 @@ pub const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
 const NETWORK_HOST: &str = "host";
 /// Value of [`keys::NETWORK`] in a network of the pod's own.
 const NETWORK_POD: &str = "pod";
-/// Annotation that `kubectl apply` keeps a whole manifest in: large, and never asked for.
+/// Annotation in which `kubectl apply` stores a whole manifest: large, and never needed.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Most bytes of a preStop hook, or of the ports that it may name, in a label. Lists and events carry
-/// all labels, and the agent remembers them, for every container there is.
+/// Maximum size of a preStop hook, or of the ports that it may refer to, in a label. Lists and events
+/// contain all labels, and the agent keeps them for every container.
 const HOOK_LABEL_MAX: usize = 16 << 10;
 
 /// The labels that are read back. A user's pod labels and annotations can't set them, nor the one that
@@ -109,7 +109,7 @@ pub enum Kind {
         image_id: Arc<str>,
         /// The mount path of its termination message.
         termination_path: String,
-        /// Whether the log's tail stands in for a missing termination message after an error.
+        /// Whether the log's tail replaces a missing termination message after an error.
         fallback_to_logs: bool,
         /// The labels from which its preStop hook is rebuilt.
         hooks: HookLabels,

@@ -104,7 +104,7 @@ pub enum CgroupDriver {
     Cgroupfs,
     /// systemd, as slices.
     Systemd,
-    /// Nobody: a rootless Engine without delegation.
+    /// None: a rootless Engine without delegation.
     None,
 }
 
@@ -202,7 +202,7 @@ pub enum ConfigError {
         /// Mount path.
         path: String,
     },
-    /// A device names a volume that is none.
+    /// A device refers to a volume that is not a device.
     #[error("cannot find volume {volume:?} to pass into container {container:?}")]
     NoSuchDevice {
         /// Volume named.

@@ -224,7 +224,7 @@ fn is_given(text: Option<&str>) -> bool {
     text.is_some_and(|text| !text.is_empty())
 }
 
-/// Whether a mount asks for what the Engine has for bind mounts alone.
+/// Whether a mount has options that the Engine only supports for bind mounts.
 fn has_options_of_binds(mount: &VolumeMount) -> bool {
     let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
     !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled")

@@ -24,7 +24,7 @@ const MILLI: i64 = 1000;
 pub const OOM_SANDBOX: i64 = -998;
 /// OOM score of guaranteed and node-critical pods.
 const OOM_GUARANTEED: i64 = -997;
-/// OOM score of pods that ask for nothing.
+/// OOM score of pods without requests.
 const OOM_BEST_EFFORT: i64 = 1000;
 /// Priority class of pods the node can't do without.
 const NODE_CRITICAL: &str = "system-node-critical";

@@ -19,7 +19,7 @@ const UNCONFINED: &str = "unconfined";
 const LOCALHOST: &str = "Localhost";
 const RUNTIME_DEFAULT: &str = "RuntimeDefault";
 
-/// The seccomp profile a container asks for.
+/// The seccomp profile of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeccompWanted<'a> {
     /// None.

@@ -17,7 +17,7 @@ use mirrorlet_core::credentials::{Credential, RegistryAuth};
 use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::occurrences;
 
-/// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
+/// How long a download may be silent. Upstream: `defaultImagePullingStuckTimeout`.
 const STALL: Duration = Duration::from_mins(1);
 
 /// The limit while all missing layers wait in the Engine's queue, which is shared by all pulls: the
@@ -38,10 +38,10 @@ const DONE: &str = "Status: ";
 /// The same, where the name stood for no image or for another one before.
 const DONE_ANEW: &str = "Status: Downloaded newer image";
 
-/// Whether a pull changed what its name stands for.
+/// Whether a pull changed the image that its name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
-    /// All was there before.
+    /// Everything was present before.
     Before,
     /// By this pull.
     Anew,
@@ -129,7 +129,7 @@ impl PullState {
         let outcome = match self.turns.bound(turn, received).await {
             Ok((came, with)) => {
                 let found = self.inspect(image).await;
-                // An image that was there before belongs to somebody else.
+                // An image that existed before is not ours.
                 if let (Came::Anew, Ok(found), Ok(name)) = (came, &found, Reference::parse(image)) {
                     self.pulled.note(&found.id, &name, Timestamp::now()).await;
                 }
@@ -160,7 +160,7 @@ impl PullState {
         outcome
     }
 
-    /// Pulls with each of the credentials until one does; without any where there are none.
+    /// Pulls with each of the credentials until one works; without any if there are none.
     ///
     /// Upstream: `PullImage` of `pkg/kubelet/kuberuntime/kuberuntime_image.go`.
     async fn receive_with_any(
@@ -214,9 +214,9 @@ impl PullState {
         info.is_ok_and(|info| is_of_containerd(&info))
     }
 
-    /// Reads a pull's messages to their end. A download that says nothing for long is given up;
-    /// much later while its layers wait within the Engine, and never while they are unpacked, since
-    /// that can take its time in silence.
+    /// Processes a pull's messages to their end. A silent download is aborted after a while; much later
+    /// while its layers wait in the Engine, and never while they are unpacked, because that can take
+    /// long without messages.
     async fn receive(
         &self,
         image: &str,
@@ -257,7 +257,7 @@ impl PullState {
                         occurrences::image_pull_progress(&report);
                     }
                 }
-                // All is there; only the end of the stream was lost.
+                // Everything is present; only the end of the stream was lost.
                 Some(Err(_)) if done => return Ok(came),
                 Some(Err(error)) => return Err(error),
             }
@@ -265,7 +265,7 @@ impl PullState {
     }
 }
 
-/// Whether other credentials may do what these did not: not where nobody answers.
+/// Whether other credentials may work when these did not: not if there was no answer.
 fn another_may_help(error: &EngineError) -> bool {
     match error {
         EngineError::Unavailable { .. }
@@ -292,7 +292,7 @@ fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
     let Some(last) = failures.into_iter().next_back() else {
         return EngineError::api(0_u16, "no attempt was made");
     };
-    // One that says by itself what is to be done about it.
+    // An error that contains its own advice.
     if matches!(last, EngineError::Unavailable { .. }) || words.len() + hindrances.len() < 2 {
         return last;
     }

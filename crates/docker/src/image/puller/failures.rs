@@ -28,7 +28,7 @@ pub(super) struct Failure {
 }
 
 impl Failures {
-    /// Refuses a pull that has to wait.
+    /// Refuses a pull in back-off.
     pub(super) fn check_backoff(
         &self,
         key: &String,

@@ -44,7 +44,7 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 /// wait for the last.
 pub const DEFAULT_PULLS: usize = 4;
 
-/// An image that is there.
+/// An image that is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnsuredImage {
     /// Image reference to create the container from: the name with its tag or digest.
@@ -85,7 +85,7 @@ struct Downloaded {
     with: Option<RegistryAuth>,
 }
 
-/// The result of a pull, for everyone who waits for it.
+/// The result of a pull, for all pods that wait for it.
 type Outcome = Result<Downloaded, EngineError>;
 /// The credentials to try for a pull, in order.
 type Credentials = Arc<[Credential]>;
@@ -150,7 +150,7 @@ struct PullState {
     for_all: UnderWay<Wanted, Turn>,
 }
 
-/// Makes sure that images are there.
+/// Ensures that images are present.
 pub struct ImagePuller {
     shop: Arc<PullState>,
     failures: Mutex<Failures>,
@@ -399,7 +399,7 @@ impl ImagePuller {
         self.shop.progress.changed()
     }
 
-    /// The image's facts if it is there.
+    /// The image's facts if it is present.
     async fn present(
         &self,
         image: &str,

@@ -65,8 +65,8 @@ pub(super) type Turn = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 /// An image, and the credentials to pull it with.
 pub(super) type Wanted = (String, Credentials);
 
-/// How long a pull counts among those that go on at a time. Most images arrive within this, and pods wait
-/// no longer for those of several namespaces that don't.
+/// How long a pull counts towards the limit. Most images arrive within this time, and pods don't wait
+/// longer for slow pulls of several namespaces.
 const SLOW_AFTER: Duration = Duration::from_mins(10);
 
 /// How many slow pulls may continue without a turn, per turn; further slow ones keep their turn. With 4
@@ -80,7 +80,7 @@ pub(super) struct Turns {
     slow: Arc<Semaphore>,
     /// Maximum for the pods of one namespace; none if there is only one turn in total.
     of_namespace_max: Option<usize>,
-    /// The turns of the namespaces that have pulls under way or waiting.
+    /// The turns of the namespaces with pulls in progress or waiting.
     of_namespaces: Mutex<HashMap<String, Weak<Semaphore>>>,
 }
 
@@ -217,7 +217,7 @@ impl PullState {
     }
 }
 
-/// Joins what is under way for that key, or begins it.
+/// Joins the operation in progress for that key, or begins it.
 fn join<K: Clone + Eq + Hash, T: Clone>(
     under_way: &UnderWay<K, T>,
     key: K,

@@ -56,10 +56,10 @@ impl ImagePuller {
         if let Some(facts) = found.await {
             return (Ok(facts), false);
         }
-        // A pull whose end nobody saw may have brought it meanwhile.
+        // A pull with an unknown end may have brought it meanwhile.
         let is_absent = wish.is_absent && !had_to_wait;
         let outcome = self.pull_noted(wish, is_absent, credentials, asked).await;
-        // Until now, so that a pod that gets the next turn knows who may use the image.
+        // Held until now, so that a pod that gets the next turn knows who may use the image.
         drop(of_all);
         (outcome, true)
     }
@@ -88,7 +88,7 @@ impl ImagePuller {
                 () = change(&mut changed) => false,
             };
             let name = wish.reference.as_str();
-            // Of an error, the pull has to say more.
+            // On an error, the pull reports more.
             let present = self.present(name, name).await.unwrap_or_default();
             let found = self.usable(present, wish.reference, wish.secrets).await;
             if found.is_some() || has_turn {

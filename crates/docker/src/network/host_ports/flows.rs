@@ -16,8 +16,8 @@ use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, Flows, Forward, Running};
 use mirrorlet_runtime::SyncError;
 
-/// How often connections to a version that is stopping are looked at. A client that uses a source port
-/// again within this time may be refused; each look reads the kernel's table of flows.
+/// Interval of checks of connections to a version that is stopping. A client that reuses a source port
+/// within this time may be refused; each check reads the kernel's flow table.
 const FORGET_PERIOD: Duration = Duration::from_secs(1);
 
 impl HostPorts {
@@ -53,7 +53,7 @@ impl HostPorts {
         Ok(())
     }
 
-    /// The rules in the kernel that lead to a pod of that name.
+    /// The rules in the kernel that forward to a pod with that name.
     async fn applied_of(&self, name: &FullName) -> BTreeSet<Forward> {
         let mut forwards = self.state.lock().await.applied.clone().unwrap_or_default();
         forwards.retain(|forward| forward.comment == name.to_string());

@@ -19,7 +19,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 const PUT_BACK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after the kernel has refused something. It doesn't grow: host ports may lead nowhere until then.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often the rules are looked at where the kernel doesn't tell their changes.
+/// Interval of checks of the rules if the kernel doesn't report their changes.
 const LOOK_PERIOD: Duration = Duration::from_mins(1);
 
 impl HostPorts {
@@ -111,7 +111,7 @@ impl LedPorts {
     }
 }
 
-/// The changes of a table, if the kernel tells them.
+/// The changes of a table, if the kernel reports them.
 fn subscribed(table: &str) -> Option<Changes> {
     let changes = Changes::of(table);
     if let Err(error) = &changes {
