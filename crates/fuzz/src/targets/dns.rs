@@ -8,9 +8,9 @@ use super::choice;
 
 /// Most bytes of a reply by UDP.
 const UDP_MAX: usize = 1232;
-/// The bit of the third byte that tells a reply from a query.
+/// The bit of the third byte that distinguishes a reply from a query.
 const IS_REPLY: u8 = 0x80;
-/// The code of a reply, in the fourth byte, and the one that says that the query is malformed.
+/// The mask of a reply's code in the fourth byte, and the code for a malformed query.
 const CODE: u8 = 0x0f;
 const MALFORMED: u8 = 1;
 

@@ -20,7 +20,7 @@ fn choice(bytes: &[u8]) -> (u8, &[u8]) {
     (*first, rest)
 }
 
-/// The text of an input, and nothing of one that is none.
+/// The text of an input; empty if it is not UTF-8.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
