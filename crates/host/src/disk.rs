@@ -39,7 +39,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     };
     match ended.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
-        // The runtime goes down, and with it whoever waits here.
+        // The async runtime shuts down, and this task with it.
         Err(_) => std::future::pending().await,
     }
 }
@@ -123,7 +123,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     remove(&next_door)?;
     let written = write_synced(&next_door, bytes).and_then(|()| fs::rename(&next_door, path));
     if written.is_err() {
-        // The disk may be full: give back what the attempt took. Its own failure adds nothing.
+        // The disk may be full: releases the space of the attempt. A failure to do so is ignored.
         let _ = fs::remove_file(&next_door);
     }
     written

@@ -28,7 +28,7 @@ pub use flows::{Flows, Running, forget_flows};
 pub use hold::{HeldPort, check_hold, hold};
 pub use watch::{Changes, Rules, rules};
 
-/// The family of the tables that lead ports to pods, whose addresses are of IPv4.
+/// The family of the tables that forward ports to pods, whose addresses are IPv4.
 const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::IPv4;
 
 mirrorlet_core::words! {
@@ -72,7 +72,7 @@ pub enum Detour {
     None,
 }
 
-/// A host port that leads to a pod.
+/// A host port that is forwarded to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forward {
     /// Its protocol.

@@ -26,7 +26,7 @@ const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
 /// Longest message that the kernel takes from any socket, whatever its defaults are.
 const SEND_BYTES: usize = 64 << 10;
-/// The group that changes of rules are told to, as a mask.
+/// The multicast group for changes of rules, as a mask.
 ///
 /// Upstream: Linux, `enum nfnetlink_groups` of `nfnetlink.h`.
 const NFNLGRP_NFTABLES: u32 = 1 << (7 - 1);
@@ -214,7 +214,7 @@ pub(super) fn batch(
     add(ControlMessage::BatchBegin.into(), 0);
     let last = messages.len().saturating_sub(1);
     for (index, message) in messages.iter().enumerate() {
-        // The kernel answers those that fail, and the one that asks for it.
+        // The kernel answers failed messages, and the one that requests an answer.
         let ack = if index == last { NLM_F_ACK } else { 0 };
         add(message.clone().into(), NLM_F_CREATE | NLM_F_APPEND | ack);
     }

@@ -135,12 +135,12 @@ impl Changes {
                     ready.clear_ready();
                     continue;
                 }
-                // More than was read in time: nobody knows what.
+                // Notifications were lost: anything may have changed.
                 Err(Errno::NOBUFS) => {}
                 Err(error) => return Err(error.into()),
             }
             tokio::time::sleep(SETTLE).await;
-            // What was told so far is seen by the look that follows.
+            // The check that follows covers all notifications so far.
             for _ in 0..SKIPPED_MAX {
                 let skipped = receive(self.socket.get_ref(), &mut self.buffer);
                 if !matches!(skipped, Ok(Some(_)) | Err(Errno::NOBUFS)) {

@@ -72,7 +72,7 @@ impl Client {
                 return Ok(answer);
             }
             if Url::parse(&location).is_ok() {
-                // The host that was asked for by a header is not the one that it says now.
+                // The configured host header differs from the redirect's host.
                 headers.remove(HOST);
             }
             url = next;

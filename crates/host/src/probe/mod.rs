@@ -35,7 +35,7 @@ use names::Names;
 /// The reason why a server could not be reached, or gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Nobody took the connection.
+    /// The connection was not accepted.
     #[error("dial tcp {address}: {why}")]
     Connect {
         /// Where to.
@@ -55,7 +55,7 @@ pub enum ProbeError {
     /// The connection ended without an answer, or with an invalid one.
     #[error("{0}")]
     Broken(String),
-    /// A server that should speak TLS answered in plain text.
+    /// A server that should use TLS answered in plain text.
     #[error("server gave HTTP response to HTTPS client")]
     PlainAnswer,
     /// It sent us on and on.

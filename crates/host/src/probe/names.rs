@@ -34,17 +34,17 @@ type LookUp = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 /// The addresses of a name, or why there are none.
 type Answer = Result<Arc<[IpAddr]>, Arc<io::Error>>;
 
-/// Those who wait for a lookup that is under way.
+/// The callers that wait for a lookup in progress.
 type Waiting = watch::Receiver<Option<Answer>>;
 
-/// The permits of the namespaces that have lookups under way or waiting.
+/// The permits of the namespaces with lookups in progress or waiting.
 type Rooms = HashMap<Arc<str>, Weak<Semaphore>>;
 
 /// Resolves names. Cheap to clone: all clones share the threads.
 #[derive(Clone)]
 pub(super) struct Names {
     look_up: Arc<LookUp>,
-    /// The namespace of the pods that ask; empty as long as it is nobody's.
+    /// The namespace of the pods; empty if there is none.
     namespace: Arc<str>,
     rooms: Arc<Mutex<Rooms>>,
     room: Arc<Semaphore>,
@@ -119,7 +119,7 @@ impl Names {
         room
     }
 
-    /// Begins a lookup, unless somebody has meanwhile.
+    /// Begins a lookup, unless another caller has meanwhile.
     fn begin(&self, host: &str, permits: [OwnedSemaphorePermit; 2]) -> io::Result<Waiting> {
         let mut under_way = self.under_way.lock();
         if let Some(waiting) = under_way.get(host) {
@@ -134,7 +134,7 @@ impl Names {
             let found = (names.look_up)(&name);
             names.under_way.lock().remove(&name);
             let told = found.map(Arc::from);
-            // Whoever has the answer finds room for the next name.
+            // Released before the answer is delivered, so that its receiver can look up the next name.
             drop(permits);
             tell.send_replace(Some(told.map_err(Arc::new)));
         })?;

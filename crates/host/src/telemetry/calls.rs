@@ -49,7 +49,7 @@ pub async fn noted<T>(round: impl Future<Output = T>) -> (T, Vec<EngineCall>) {
 
 /// Notes a call, if it belongs to a round.
 pub fn note(operation: &'static str, took: Duration, ok: bool) {
-    // Outside of a round nobody asks.
+    // Outside of a round, calls are not recorded.
     let _ = CALLS.try_with(|calls| {
         let mut calls = calls.borrow_mut();
         if calls.len() < CALLS_MAX {

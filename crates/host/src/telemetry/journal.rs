@@ -31,7 +31,8 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 /// Approximate maximum size of all pods' histories together, in bytes: enough for seventy pods whose
 /// probes fail with a different long message each time.
 const BYTES_MAX: usize = 16 << 20;
-/// Most names whose stories are kept; the one that was silent longest goes first.
+/// Maximum number of names with a history; the one without entries for the longest time is dropped
+/// first.
 const STORIES_MAX: usize = 1_000;
 /// The number of newest entries among which a repeated one is merged. Otherwise a pod whose probes fail
 /// every second would have no other history left after some minutes.
@@ -40,7 +41,8 @@ const AGAIN_WITHIN: usize = 8;
 const SHARED_WITHIN: usize = 16;
 /// Most reasons that are shared; Kubernetes and this agent have fewer.
 const REASONS_MAX: usize = 256;
-/// Most entries that wait for the recorder: hours of a busy node whose API server is away.
+/// Maximum number of entries that wait for the recorder: hours of a busy node during an outage of the
+/// API server.
 const PENDING_MAX: usize = 2_000;
 
 /// Reason of the entries about failed attempts of probes.
@@ -219,7 +221,7 @@ impl Journal {
 
     fn note(&self, subject: Subject, kind: Kind, reason: &str, message: &str) {
         let mut stories = self.0.stories.lock();
-        // Numbered under the lock: whoever reads one has seen all before it.
+        // Numbered under the lock: a reader of one entry has seen all before it.
         let entry = Entry {
             number: self.0.next.fetch_add(1, Ordering::Relaxed),
             at: Timestamp::now(),

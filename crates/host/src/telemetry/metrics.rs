@@ -257,7 +257,7 @@ impl Metrics {
         );
     }
 
-    /// Counts one certificate signing request that an approver looked at.
+    /// Counts one certificate signing request that an approver processed.
     pub fn certificate_request(&self, decision: CertificateDecision) {
         count(&self.certificate_requests, "decision", decision.as_str(), 1);
     }

@@ -8,7 +8,7 @@ use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::events::field_path;
 use mirrorlet_core::spec;
 
-/// Most pods whose containers are known: several times what a node runs.
+/// Maximum number of pods with recorded containers: several times what a node runs.
 const PODS_MAX: usize = 2_000;
 
 /// The field of each container, by its name. A slice, because most pods have one container and a map

@@ -98,7 +98,7 @@ impl ApiRequest {
         Self { verb, resource }
     }
 
-    /// Whether its answer goes on until somebody ends it.
+    /// Whether its answer continues until one side ends it.
     pub fn is_watch(self) -> bool {
         self.verb == "watch"
     }

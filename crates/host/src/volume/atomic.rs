@@ -224,7 +224,7 @@ fn write_files(
     for (name, file) in payload.files() {
         make_parents(dir, name)?;
         let path = dir.join(name);
-        // Nobody may read it before it has its owner and mode.
+        // No user may read it before its owner and mode are set.
         let mut options = OpenOptions::new();
         let created = options.write(true).create_new(true).mode(0o600).open(&path);
         created
@@ -276,7 +276,7 @@ fn give_to_group(path: &Path, group: u32) -> Result<()> {
     set_mode(path, mode | granted)
 }
 
-/// Changes the group of a path, not of what a link leads to.
+/// Changes the group of a path itself, not of a link's target.
 fn change_group(path: &Path, group: u32) -> Result<()> {
     let group = Some(Gid::from_raw(group));
     rustix::fs::chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW)

@@ -87,7 +87,7 @@ impl Cgroups {
     pub(super) fn limit_slice(&self, parts: &[String], limits: CgroupLimits) -> Result<()> {
         let path = self.units.join(slice_name(parts));
         let unit = slice_unit(limits);
-        // Without systemd here, a directory made for it would tell nobody.
+        // Without systemd here, a directory created for it would have no effect.
         let written = fs::read_dir(&self.units).and_then(|_| fs::write(&path, unit));
         written.map_err(|e| VolumeError::io("write", &path, e))
     }
@@ -120,7 +120,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes a pod's cgroups of every QoS class, in every hierarchy, and its systemd settings: below
+    /// Removes a pod's cgroups of every `QoS` class, in every hierarchy, and its systemd settings: below
     /// the root of all pods, or of those with resources of their own if `cgroup_root` is empty.
     pub(super) fn remove(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
         let cgroup_root = limited_root(cgroup_root);

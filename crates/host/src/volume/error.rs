@@ -19,7 +19,7 @@ pub enum VolumeError {
         /// The system's words.
         cause: String,
     },
-    /// A hostPath is not of the type asked for.
+    /// A hostPath doesn't have the required type.
     #[error("hostPath type check failed: {} is not a {wanted}", .path.display())]
     HostPathType {
         /// The path.
@@ -118,7 +118,7 @@ pub enum VolumeError {
     Busy {
         /// The mount point.
         path: PathBuf,
-        /// The system's words, or who mounted it.
+        /// The system's message, or the program that mounted it.
         cause: String,
     },
     /// The pod's sandbox is not in the cgroup that was limited for the pod.

@@ -111,8 +111,8 @@ pub(super) fn rewrite(path: &Path, content: &str) -> io::Result<()> {
     )
 }
 
-/// Makes that the content of a file. It is never empty on the way: who reads it meanwhile finds the
-/// old or the new beginning.
+/// Replaces the content of a file. It is never empty in between: a concurrent reader finds the old or
+/// the new beginning.
 fn write_all(file: &mut File, content: &[u8]) -> io::Result<()> {
     file.write_all(content)?;
     file.set_len(content.len() as u64)

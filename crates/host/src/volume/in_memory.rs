@@ -87,7 +87,7 @@ impl InMemory {
         let bytes = sizes.sum(|size| size.held.max(size.wanted));
         let mut pods = self.0.lock();
         let counted = pods.get(&uid).map_or(0, |(_, bytes)| *bytes);
-        // After a start of the agent what is there already was not counted yet.
+        // After a start of the agent, existing files were not counted yet.
         let before = counted.max(sizes.sum(|size| size.held));
         let mut checked = Ok(());
         if bytes > before {

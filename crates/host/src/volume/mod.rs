@@ -393,7 +393,7 @@ fn sizes(pod: &Pod, payloads: &Payloads, paths: &PodPaths) -> Result<Sizes> {
     })
 }
 
-/// Whether the volume's files were written anew.
+/// Updates a volume's files; returns whether they were rewritten.
 fn refresh_volume(
     pod: &Pod,
     volume: &Volume,

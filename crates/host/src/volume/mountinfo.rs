@@ -41,7 +41,7 @@ pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
     with_table(|table| points_below(table, dir, |line| !is_shared(line)))
 }
 
-/// The points below a directory whose lines are wanted.
+/// The mount points below a directory whose lines satisfy the condition.
 fn points_below(
     table: impl BufRead,
     dir: &Path,

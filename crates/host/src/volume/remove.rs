@@ -53,7 +53,7 @@ pub(super) fn release(paths: &PodPaths) -> Result<()> {
     left.try_for_each(|path| remove_named(pod.as_fd(), path))
 }
 
-/// Removes what `path` names in its directory, `parent`, if it is there.
+/// Removes the entry of `path` in its directory, `parent`, if it exists.
 fn remove_named(parent: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let name =
@@ -137,8 +137,8 @@ struct Removal<'a> {
 
 impl Removal<'_> {
     fn remove_children(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
-        // Read on behind what is gone: from the start, the kernel would look at all the empty room
-        // again. Who makes files meanwhile is found by another pass.
+        // Continues behind the removed entries: from the start, the kernel would scan all the empty
+        // space again. Files created meanwhile are found by another pass.
         let mut stream = Dir::read_from(dir)?;
         let mut is_empty = true;
         loop {

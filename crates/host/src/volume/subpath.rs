@@ -25,7 +25,7 @@ use mirrorlet_core::volumes::{PodPaths, VolumeMap};
 use super::host_root::{HostFiles, SeenAt};
 use super::{Result, VolumeError, checked_name, make_dir, mountinfo};
 
-/// Bits of a mode that say who may do what.
+/// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 
 /// Prepares every sub-path a container mounts.

@@ -33,7 +33,7 @@ pub(super) fn ensure(volume: &str, dir: &Path, size: u64, mode: u32) -> Result<(
     if !mountinfo::is_mount_point(dir)? {
         mount_tmpfs(volume, dir, size, mode)?;
     }
-    // Containers may ask for propagation also where the node's root is private.
+    // Containers may request propagation even if the node's root is private.
     mount_change(dir, MountPropagationFlags::SHARED)
         .map_err(|e| VolumeError::io("share the mount on", dir, e))
 }

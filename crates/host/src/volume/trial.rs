@@ -14,7 +14,7 @@ const DIR: &str = "trial-mount";
 const FILE: &str = "seen";
 /// Its size in bytes: one empty file.
 const SIZE: u64 = 4096;
-/// Its mode: nobody but the agent has a use for it.
+/// Its mode: only the agent uses it.
 const MODE: u32 = 0o700;
 
 /// A small tmpfs below the agent's root, unmounted on drop.
@@ -46,7 +46,7 @@ impl TrialMount {
 
 impl Drop for TrialMount {
     fn drop(&mut self) {
-        // Neither is needed by anybody; the next trial takes over what stays.
+        // Failures don't matter: the next trial reuses the remains.
         let _ = unmount(&self.dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         let _: io::Result<()> = fs::remove_dir(&self.dir);
     }

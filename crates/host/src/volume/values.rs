@@ -24,7 +24,7 @@ pub(super) struct PreparedVolume {
     pub(super) path: PathBuf,
     /// The reason why it keeps its old content.
     pub(super) kept: Option<PayloadError>,
-    /// Whether its files were written anew.
+    /// Whether its files were rewritten.
     pub(super) changed: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn ensure(
     })
 }
 
-/// Whether a volume is there and holds its files.
+/// Whether a volume exists and has its files.
 pub(super) fn is_made(path: &Path, kind: Kind) -> Result<bool> {
     if !atomic::is_written(path) {
         return Ok(false);

@@ -34,9 +34,9 @@ mirrorlet_core::words! {
     pub enum RolloutOutcome {
         /// It is being prepared.
         Started = "started",
-        /// It can't be started; the one before runs on.
+        /// It can't be started; the previous one keeps running.
         Held = "held",
-        /// It failed and runs on.
+        /// It failed and keeps running.
         Failed = "failed",
         /// It failed; the last healthy one runs again.
         Restored = "restored",
@@ -82,7 +82,7 @@ mirrorlet_core::words! {
     /// The outcome of an image pull.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum PullOutcome {
-        /// The image is there.
+        /// The image is present.
         Pulled = "pulled",
         /// It isn't.
         Failed = "failed",

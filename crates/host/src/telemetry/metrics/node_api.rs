@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Metrics, Series};
 
-/// Method, path, server and whether it goes on for long: each out of a closed set.
+/// Method, path, server and whether it is long-running: each from a closed set.
 type Labels = [(&'static str, &'static str); 4];
 type Durations = Family<Labels, Histogram, fn() -> Histogram>;
 

@@ -121,7 +121,7 @@ pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
     tracing::info!(reason = event.reason, "{message}");
 }
 
-/// The agent begins to speak for its Node.
+/// The agent starts to report for its Node.
 pub fn node_starting(telemetry: &Telemetry) {
     telemetry.node_event(Kind::Normal, "Starting", "Starting mirrorlet.");
 }

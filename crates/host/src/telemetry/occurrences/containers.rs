@@ -170,7 +170,7 @@ pub fn image_awaited(of: PodTelemetry<'_>, container: &str, image: &str) {
     of.event(Some(container), Kind::Normal, "Pulling", message);
 }
 
-/// A container's image was there already.
+/// A container's image was present already.
 pub fn image_present(of: PodTelemetry<'_>, container: &str, image: &str) {
     let message = format!("Container image {image:?} already present on machine");
     of.event(Some(container), Kind::Normal, "Pulled", message);

@@ -78,7 +78,7 @@ pub fn rollout_started(of: PodTelemetry<'_>, newest: &PodUid) {
 pub enum RolloutSetback {
     /// The new version can't be started; the previous one keeps running.
     Held,
-    /// The new version failed and runs on.
+    /// The new version failed and keeps running.
     Failed,
     /// The new version failed; the last healthy one runs again.
     Restored,
@@ -302,7 +302,7 @@ fn is_of_image(reason: SyncErrorReason) -> bool {
     )
 }
 
-/// Volumes of a running pod were written anew.
+/// Volumes of a running pod were updated.
 pub fn volumes_refreshed(of: PodTelemetry<'_>, volumes: &[String]) {
     let message = format!("updated volumes: {}", volumes.join(", "));
     of.event(None, Kind::Trace, "VolumesRefreshed", message);
@@ -374,19 +374,19 @@ pub fn usual_note(of: PodTelemetry<'_>, reason: &str, message: &str) {
     log!(debug: of, reason, "{message}");
 }
 
-/// Something became of a pod of a Job.
+/// The state of a Job's pod has changed.
 pub fn job_pod(of: PodTelemetry<'_>, reason: &str, message: &str) {
     trace(of, reason, message.to_owned());
     log!(info: of, reason, "{message}");
 }
 
-/// Something became of a workload that its users see.
+/// A workload has an event for its users.
 pub fn workload(telemetry: &Telemetry, event: &WorkloadEvent) {
     telemetry.journal.workload(event);
     tracing::debug!(reason = event.reason, "{}: {}", event.key, event.message);
 }
 
-/// Something became of a Job.
+/// The state of a Job has changed.
 pub fn job(job: &str, message: &str, is_bad: bool) {
     if is_bad {
         tracing::warn!(job, "{message}");
