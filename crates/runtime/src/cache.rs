@@ -22,7 +22,7 @@ pub const PERIOD: Duration = Duration::from_secs(3);
 /// A list of the pods that run.
 #[derive(Default)]
 struct Listed {
-    /// When it was asked for: what has happened since may not be in it.
+    /// When it was requested: later changes may be missing.
     asked_at: Option<Instant>,
     pods: Arc<Pods>,
 }

@@ -64,7 +64,7 @@ pub enum RuntimeError {
     /// The runtime refused the call, with this message.
     #[error("{message}")]
     Refused {
-        /// HTTP status, or 0 where there is none.
+        /// HTTP status, or 0 if there is none.
         status: u16,
         /// The runtime's words.
         message: String,
@@ -75,7 +75,7 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// Whether the thing asked for does not exist.
+    /// Whether the requested object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }

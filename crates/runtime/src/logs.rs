@@ -20,7 +20,7 @@ pub enum LogSource {
 /// The requested part and form of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogOptions {
-    /// Go on with new lines until the container ends.
+    /// Continue with new lines until the container ends.
     pub follow: bool,
     /// The number of last lines to return; none for all.
     pub tail: Option<u64>,
