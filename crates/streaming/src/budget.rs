@@ -35,7 +35,8 @@ impl Budget {
     /// `shares`, so that the group leaves the rest to others.
     #[must_use]
     pub fn within(&self, shares: &[Self]) -> Self {
-        // Those first: who waits for a share takes nothing of what others could have meanwhile.
+        // Shares first: a connection that waits for a share must not take bytes that others could use
+        // meanwhile.
         let budgets = shares.iter().chain([self]);
         let bytes = budgets.flat_map(|budget| budget.0.iter().cloned());
         Self(bytes.collect())

@@ -124,7 +124,7 @@ async fn feed(
     loop {
         match pieces.recv().await {
             Some(Piece::Data(bytes)) => {
-                // A process that takes no more: the rest is for nobody, and is dropped.
+                // The process reads no more: the rest is discarded.
                 if stdin.write_all(&bytes).await.is_err() || stdin.flush().await.is_err() {
                     return;
                 }

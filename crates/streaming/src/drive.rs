@@ -115,14 +115,14 @@ pub(super) async fn drive<E>(
         };
         tokio::try_join!(work, writing).is_ok()
     };
-    // Whichever arm is dropped, nothing goes on with the connection after it.
+    // Whichever arm is dropped, the connection is not used after it.
     let done = tokio::select! {
         () = &mut reading => false,
         () = idle => false,
         done = done => done,
     };
     if done {
-        // One who does not close is not waited for.
+        // A client that does not close in time is not waited for.
         let _ = timeout(LINGER_MAX, reading).await;
     }
 }

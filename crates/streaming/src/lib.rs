@@ -162,7 +162,7 @@ pub async fn serve_session<S, F, P, E>(
 {
     let version = negotiated.version;
     match negotiated.carrier {
-        // Nobody offers a tunnel for commands, so none is negotiated.
+        // No client offers a tunnel for commands, so none is negotiated.
         Carrier::Spdy | Carrier::Tunnel => {
             let (read, write) = tokio::io::split(stream);
             let mut parts = spdy::accept(read, write, &limits);
@@ -283,7 +283,7 @@ async fn forward_over_spdy<R, W, T>(
     drive(reading, parts.writer.run(), work, idle).await;
 }
 
-/// Why a client is not read any more is of interest to whoever looks for a fault in a client.
+/// Logs why reading from a client ended, for debugging a client.
 fn end_of_reading(end: Result<(), spdy::ReadError>) {
     if let Err(error) = end {
         tracing::debug!(error = %error, "a streaming client disconnected");
@@ -352,7 +352,7 @@ impl command::Client for SpdyClient {
             Output::Error => self.error,
         };
         if let Some(stream) = stream {
-            // One that was reset wants nothing; one whose client is gone is not served for long.
+            // A stream that was reset needs nothing; one whose client is gone is not served for long.
             let _ = self.connection.data(stream, bytes, held).await;
         }
     }
@@ -376,7 +376,7 @@ struct ChannelClient {
 }
 
 impl ChannelClient {
-    /// Tells that the connection stands, with an empty message on the first channel that is
+    /// Signals that the connection is established, with an empty message on the first channel that is
     /// written.
     async fn hello(&self) {
         let first = [

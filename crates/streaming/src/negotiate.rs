@@ -16,13 +16,13 @@ use sha1::{Digest, Sha1};
 
 use super::session::StreamOptions;
 
-/// Names the protocols that a client of SPDY can speak, and in the answer the chosen one.
+/// Lists the protocols that a SPDY client supports, and in the answer the chosen one.
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// Names the protocols that we speak, in a refusal.
+/// Lists the supported protocols, in a refusal.
 const ACCEPTED_VERSIONS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
 const SPDY: &str = "SPDY/3.1";
-/// Most names of protocols that are looked at; clients send five.
+/// Maximum number of offered protocols that are checked; clients send five.
 const OFFERED_MAX: usize = 64;
 
 /// The version of the remote command protocol: its streams, and the format of its result.
@@ -98,7 +98,7 @@ impl Refusal {
 pub struct RemoteCommand {
     /// Program and arguments; empty for an attach.
     pub command: Vec<String>,
-    /// The streams that the client asks for.
+    /// The streams that the client requests.
     pub streams: StreamOptions,
 }
 
@@ -151,7 +151,7 @@ impl RemoteCommand {
                     "v5.channel.k8s.io" => (Carrier::WebSocket(Codec::Binary), Version::V5),
                     "v4.channel.k8s.io" => (Carrier::WebSocket(Codec::Binary), Version::V4),
                     "v4.base64.channel.k8s.io" => (Carrier::WebSocket(Codec::Base64), Version::V4),
-                    // Resizing was there from the beginning.
+                    // Resizing was supported from the beginning.
                     "channel.k8s.io" | "" => (Carrier::WebSocket(Codec::Binary), Version::V3),
                     "base64.channel.k8s.io" => (Carrier::WebSocket(Codec::Base64), Version::V3),
                     _ => return None,

@@ -24,7 +24,7 @@ use super::websocket::Channels;
 /// Most connections forwarded at a time; further ones wait until one has ended.
 const FORWARDED_MAX: usize = 256;
 
-/// Most streams that wait for the other one of their connection.
+/// Maximum number of streams that wait for the other one of their connection.
 const WAITING_MAX: usize = 256;
 
 /// How a forwarded connection ended.
@@ -55,7 +55,7 @@ struct StreamHeaders {
 }
 
 impl StreamHeaders {
-    /// Reads a stream's headers; none where it has to be refused.
+    /// Parses a stream's headers; none if it must be refused.
     fn parse(id: u32, headers: &Headers) -> Option<Self> {
         let port = headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
         let half = match headers.get("streamtype")? {
@@ -114,7 +114,7 @@ pub(super) async fn over_spdy<T: Duplex>(
                     continue;
                 };
                 match waiting.remove(&asked.request) {
-                    // A client may open and reset streams for ever.
+                    // A client could open and reset streams endlessly.
                     None if waiting.len() >= WAITING_MAX => {
                         connection.reset(stream.id, Reset::Refused).await;
                     }
@@ -162,7 +162,7 @@ trait ToClient: Sync {
     /// still a receiver.
     fn send(&self, bytes: Bytes, held: Option<Held>) -> impl Future<Output = bool> + Send;
 
-    /// Tells that there are no more; whether the client may go on to send.
+    /// Sends the end of the data; returns whether the client may continue to send.
     fn end(&self) -> impl Future<Output = bool> + Send;
 }
 
@@ -177,7 +177,7 @@ impl ToClient for ToStream<'_> {
         self.connection.data(self.id, bytes, held).await.is_ok()
     }
 
-    /// The client says when it does not go on.
+    /// The client reports when it ends.
     async fn end(&self) -> bool {
         self.connection.finish(self.id).await;
         true
@@ -297,7 +297,7 @@ async fn forward(
     let carried = async {
         let mut up = pin!(upwards(from_client, to_pod));
         let mut down = pin!(downwards(from_pod, to_client, budget));
-        // Both arms go on below.
+        // Both arms continue below.
         tokio::select! {
             ended = &mut up => match ended {
                 Ended::Done => down.await,

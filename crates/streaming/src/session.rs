@@ -29,7 +29,7 @@ impl TerminalSize {
     }
 }
 
-/// The streams of a process that a client asks for.
+/// The streams of a process that a client requests.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "the four flags of the Kubernetes API"

@@ -129,7 +129,7 @@ pub(super) struct Inflater {
     state: Box<DecompressorOxide>,
     window: Box<[u8]>,
     at: usize,
-    /// Whether the zlib header has come.
+    /// Whether the zlib header was received.
     begun: bool,
 }
 
@@ -180,7 +180,7 @@ impl Inflater {
             match status {
                 TINFLStatus::HasMoreOutput => {}
                 TINFLStatus::NeedsMoreInput if compressed.is_empty() => break,
-                // The stream goes on as long as the connection.
+                // The stream must last as long as the connection.
                 _ => return Err(FrameError::Compression),
             }
         }

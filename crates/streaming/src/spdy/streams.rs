@@ -24,7 +24,7 @@ pub(super) enum Event {
     Data { id: u32, bytes: Bytes },
     /// The client sends no more on a stream.
     End { id: u32 },
-    /// A stream is over in both directions.
+    /// A stream has ended in both directions.
     Reset { id: u32 },
     /// The client opens no more streams.
     GoAway,

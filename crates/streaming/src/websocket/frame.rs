@@ -83,14 +83,14 @@ pub(crate) enum FrameError {
     Control,
 }
 
-/// A data frame under way.
+/// A data frame in progress.
 struct Rest {
     bytes: u64,
     mask: [u8; 4],
     fin: bool,
 }
 
-/// A message under way.
+/// A message in progress.
 struct Message {
     text: bool,
     /// With all frames that have begun.

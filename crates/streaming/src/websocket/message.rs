@@ -22,7 +22,7 @@ pub(super) enum Decoded {
 /// The kind of the message being received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Under {
-    /// None has come.
+    /// None was received yet.
     Start,
     /// Bytes of a channel.
     Binary(u8),
