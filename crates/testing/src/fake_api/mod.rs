@@ -42,7 +42,7 @@ pub struct FakeApi {
 
 struct Inner {
     state: Mutex<State>,
-    /// Counts what wakes watches and requests that wait: changes, and what becomes of the network.
+    /// Counts the causes that wake watches and waiting requests: changes, and faults of the network.
     woken: watch::Sender<u64>,
 }
 
@@ -107,7 +107,7 @@ impl FakeApi {
         }
     }
 
-    /// Changes the state, and wakes whoever waits for a change.
+    /// Changes the state, and wakes everything that waits for a change.
     fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let result = {
             let mut state = self.inner.state.lock();
@@ -129,7 +129,7 @@ impl FakeApi {
             .list(resource, "", &Selector::default())
     }
 
-    /// The object of that name, if it is there.
+    /// The object with that name, if it exists.
     pub fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<Value> {
         let key = Key::new(resource, namespace, name);
         let found = self.inner.state.lock().cache.get(&key);
@@ -154,7 +154,7 @@ impl FakeApi {
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"containers": [{"name": "c", "image": "i"}]},
         });
-        // One that is there keeps it.
+        // An existing pod keeps the name.
         let _ = self.make_pod(pod);
     }
 
@@ -168,7 +168,7 @@ impl FakeApi {
         })
     }
 
-    /// Somebody deletes a Node. Its pods stay until [`collect_garbage`](Self::collect_garbage).
+    /// Deletes a Node. Its pods stay until [`collect_garbage`](Self::collect_garbage).
     pub fn delete_node(&self, name: &str) {
         self.delete(&Key::new(&NODES, "", name), &Value::Null);
     }
@@ -188,7 +188,7 @@ impl FakeApi {
             let left = pods.iter().filter(|pod| !rules::has_owner(pod, &nodes));
             for pod in left {
                 let key = Key::new(&PODS, meta::namespace(pod), meta::name(pod));
-                // It was there a moment ago.
+                // It existed a moment ago.
                 let _ = state.delete(&key, &Value::Null);
             }
         });

@@ -18,7 +18,7 @@ use super::FakeApi;
 use super::faults::Reach;
 use super::requests::{AnswerBody, BoxError, Call};
 
-/// The length of a watch that asks for none.
+/// The default duration of a watch.
 ///
 /// Upstream: `--min-request-timeout` of kube-apiserver.
 const LENGTH: Duration = Duration::from_mins(30);

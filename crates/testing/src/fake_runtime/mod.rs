@@ -45,7 +45,7 @@ pub struct FakeRuntime {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Counts changes, for those who wait for a value.
+    /// Counts changes, for tests that wait for a value.
     changes: watch::Sender<u64>,
     /// Changes when something that pods refer to does.
     references: watch::Sender<u64>,
@@ -101,7 +101,7 @@ struct State {
     watchers: Vec<mpsc::UnboundedSender<PodEvent>>,
 }
 
-/// Is told what is done to pods.
+/// Receives each action on pods.
 #[derive(Clone, Default)]
 struct Witness(Option<Arc<TellWitness>>);
 
@@ -298,7 +298,7 @@ impl FakeRuntime {
         self.change(|s| s.latency = time);
     }
 
-    /// The next `count` events reach nobody.
+    /// Drops the next `count` events.
     pub fn lose_events(&self, count: usize) {
         self.script_events(std::iter::repeat_n(EventFate::Lost, count));
     }
@@ -377,7 +377,7 @@ impl FakeRuntime {
 }
 
 impl FakeRuntime {
-    /// Changes the state and wakes those who wait for a value.
+    /// Changes the state and wakes tests that wait for a value.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.shared.state.lock());
         self.shared.changes.send_modify(|count| *count += 1);

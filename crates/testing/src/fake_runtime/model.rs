@@ -57,7 +57,7 @@ pub(super) struct Model {
     /// Pods that run beside another of their full name, or did when they started, until they are
     /// deleted.
     pub(super) beside: BTreeSet<PodUid>,
-    /// Pods that were started by a call that nobody awaited any more.
+    /// Pods that were started by an abandoned call.
     posthumous: BTreeSet<PodUid>,
     next_id: u32,
 }
@@ -111,8 +111,8 @@ impl Model {
             self.beside.insert(uid);
             return;
         }
-        // One that runs already was looked at when it started. One that was started beside another is
-        // restarted also while that one is still being stopped.
+        // A running one was checked when it started. One that was started beside another is restarted
+        // even while that one is still being stopped.
         if runs || self.posthumous.contains(&uid) || self.beside.contains(&uid) {
             return;
         }
@@ -207,7 +207,7 @@ impl Model {
             vec![address]
         };
         let seen = self.pod(&uid, full_name.clone());
-        // One that was only created is taken over.
+        // A container that was only created is adopted.
         let taken_over =
             |s: &SandboxStatus| s.attempt == attempt && s.state == ContainerState::Created;
         seen.sandboxes.retain(|s| !taken_over(s));

@@ -11,7 +11,7 @@ use mirrorlet_runtime::RuntimeError;
 /// The fate of an event on its way to the watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventFate {
-    /// It reaches nobody.
+    /// It is lost.
     Lost,
     /// It arrives twice.
     Doubled,

@@ -89,7 +89,7 @@ impl FakeRuntime {
         if !takes.is_zero() {
             tokio::time::sleep(takes).await;
         }
-        // One that goes on without its caller stops what was there when it began.
+        // A stop that continues without its caller stops the containers that existed when it began.
         let mut named = None;
         match step {
             Step::KillPod { .. } => {
