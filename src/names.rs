@@ -116,8 +116,8 @@ impl PodNames {
         }
     }
 
-    /// Waits until the sources of manifests have delivered and each pod of theirs that ran already has
-    /// been looked at: until then its names would be missing in the files of the others.
+    /// Waits until the sources of manifests have delivered and the status of each of their running pods
+    /// is known: before that, its names would be missing in the files of the others.
     async fn all_seen(&self) -> Result<(), Closed> {
         let (mut merged, mut listed) = (self.merged.clone(), self.listed.clone());
         let mut changed = self.board.changed();
@@ -157,7 +157,7 @@ impl PodNames {
         })
     }
 
-    /// The names as they have to be, and the pods whose files have them.
+    /// The current names, and the pods whose files contain them.
     fn wanted(&self) -> (Served, Vec<NamedPod>) {
         let merged = self.merged.get();
         let running = self.board.all();

@@ -39,10 +39,11 @@ pub struct Leftovers {
 /// images, other containers with its label and the rest of the root directory stay. None if no agent
 /// has used the root directory.
 ///
-/// # Errors The root directory can't be read, an agent runs, the Engine doesn't answer or is not the
-/// one that the agent used, or something other than a cgroup can't be removed: everything else is
-/// removed then, except for the volumes and cgroups of pods that still have a container. If the Engine
-/// goes away meanwhile, everything else stays, too.
+/// # Errors
+/// The root directory can't be read, an agent runs, the Engine doesn't answer or is not the one that
+/// the agent used, or something other than a cgroup can't be removed: everything else is removed then,
+/// except for the volumes and cgroups of pods that still have a container. If the Engine goes away
+/// meanwhile, everything else stays, too.
 pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Leftovers>> {
     let root: &Path = &config.root;
     let known = root.join("owner").try_exists();
@@ -89,7 +90,7 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     let files = HostFiles::new(config.host_root.clone());
     files.set_apart(is_apart_from(&config.docker).await);
     let rest = move |failed: &mut Failed, uids: &BTreeSet<PodUid>| {
-        // Before anything that may be busy: while they are there, connections lead nowhere.
+        // Removed before anything that may be busy: while they exist, connections fail.
         failed.note("the rules for host ports", remove_rules(&owner));
         failed.files(&config, files, &volumes, uids);
     };

@@ -322,7 +322,7 @@ fn jobs(
     Jobs::load(&config.root, options)
 }
 
-/// Starts the probers; hands out what they find.
+/// Starts the probers; returns the reader of their results.
 fn start_probers(
     config: &Config,
     runtime: &Arc<dyn Runtime>,

@@ -58,7 +58,7 @@ pub(super) async fn count_pods(mut merged: Reader<Merged>, board: Board, metrics
     }
 }
 
-/// The states of the pods that are over and have no worker.
+/// The states of the ended pods without a worker.
 fn finished_states(finished: &FinishedPods, views: &[PodView]) -> impl Iterator<Item = PodState> {
     let working: BTreeSet<PodUid> = views.iter().map(|view| view.uid.clone()).collect_set();
     let pods = finished
@@ -115,7 +115,8 @@ fn unready(
     views: impl FnOnce() -> Vec<PodView>,
 ) -> BTreeMap<WorkloadKind, usize> {
     let documents = merged.one_of_each(sets.iter().flat_map(|set| &set.workloads));
-    // While a name is kept for a source that has not answered, nobody wants the pods of another document.
+    // While a name is kept for a source that has not answered, the pods of another document are not
+    // wanted.
     let with_name = documents.into_iter().filter(|one| !merged.has_lost(one));
     let mut missing: BTreeMap<WorkloadKey, usize> = with_name
         .filter_map(|one| Some((one.key()?, one.pods.len())))
@@ -154,7 +155,8 @@ pub(super) async fn count_failed_jobs(states: Reader<JobStates>, metrics: Metric
     }
 }
 
-/// How many Jobs have failed. The failure of a CronJob's run is over once a later run completes.
+/// The number of failed Jobs. The failure of a CronJob's run no longer counts once a later run
+/// completes.
 fn failed(jobs: &[JobReport]) -> usize {
     let is_over = |run: &JobReport| {
         run.cron_job.is_some()

@@ -114,7 +114,7 @@ impl MergeTask {
             self.count_problems(&states, &merged);
             self.outputs.workloads.keep(&merged.workloads).await;
             self.refreshes.done();
-            // Whoever is answered finds the outcome of the order in what was published.
+            // A caller then finds the outcome of its order in the published state.
             self.jobs.answer();
             self.claims.answer();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
@@ -207,11 +207,11 @@ impl MergeTask {
         states
     }
 
-    /// Tells what became of pods between two merges.
+    /// Reports the changes of pods between two merges.
     fn tell_operations(&self, before: &Merged, merged: &Merged) {
         for operation in diff(&before.pods, &merged.pods) {
             let pod = operation.pod();
-            // One that is over is no news, whatever form it is kept in.
+            // An ended pod is not a change, whatever its stored form.
             let uid = pod.uid();
             if before.finished.contains(&uid) {
                 self.telemetry.journal.set_refs(&pod.pod);
@@ -255,7 +255,7 @@ impl MergeTask {
         if self.settled {
             incumbents.pods.extend(before.incumbents().pods);
         } else {
-            // The records of Jobs say which ones they are: the runtime has nothing to add.
+            // The records of Jobs list them completely: the runtime has nothing to add.
             incumbents.pods.extend(before.runs.clone());
         }
         if !before.delivered.manifests {

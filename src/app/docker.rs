@@ -43,7 +43,7 @@ pub(super) struct DockerInputs {
     pub(super) node: HostFacts,
     /// Gives what pods refer to.
     pub(super) objects: PodObjects,
-    /// Says which images workloads name.
+    /// Returns the images that workloads refer to.
     pub(super) workload_images: WorkloadImages,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,

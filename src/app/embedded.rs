@@ -24,14 +24,14 @@ use mirrorlet_host::telemetry::occurrences;
 
 /// Name of the kubeconfig under the root.
 const KUBECONFIG: &str = "kubeconfig";
-/// The first line of the kubeconfig: without it the file is somebody else's.
+/// The first line of the kubeconfig: without it the file is not ours.
 const HEAD: &str = "# Written by mirrorlet for its own API; it is replaced at each start.\n";
 /// Pause after the port could not be bound. It doesn't grow: an attempt is a few system calls, and a
 /// failure that repeats is reported once.
 const BIND_PAUSE: Duration = Duration::from_secs(10);
 /// The part of their life after which certificates are replaced: a twelfth, a month of a year.
 const RENEWED_AFTER: u32 = 12;
-/// How often the clock is looked at for that: it may have been set.
+/// Interval of checks of the clock for that: it may have been set.
 const LOOK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Whether the embedded API is served: not if there is a cluster, which has its own.

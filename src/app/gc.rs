@@ -15,7 +15,7 @@ use mirrorlet_runtime::gc::ContainerGc;
 /// How often dead containers are looked for (upstream `ContainerGCPeriod`).
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// The policy that the configuration asks for.
+/// The policy in the configuration.
 pub(super) fn policy(config: &Config) -> ContainerGcPolicy {
     ContainerGcPolicy::new(
         config.minimum_container_ttl_duration,

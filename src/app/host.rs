@@ -58,7 +58,7 @@ pub(super) struct HostLook {
     told: watch::Sender<Vec<MissingAccessReport>>,
     lacking: Vec<MissingAccess>,
     owner: String,
-    /// The pods of an agent before whose owner id was lost or replaced, until they were looked for.
+    /// The pods of an earlier agent whose owner id was lost or replaced, until they were searched for.
     orphans: BTreeSet<PodUid>,
     /// The report of containers that are no longer ours for it.
     lost: Option<MissingAccessReport>,
@@ -148,7 +148,7 @@ impl HostLook {
         }
     }
 
-    /// Whether the Engine's socket is there at all.
+    /// Whether the Engine's socket exists.
     fn socket(&self) -> Found {
         match self.docker.strip_prefix("unix://") {
             Some(path) if !Path::new(path).exists() => Found::No(format!("no socket at {path}")),
@@ -287,7 +287,7 @@ impl HostLook {
         }
         let reports = now.iter().map(report).chain(self.lost.clone());
         let reports: Vec<_> = reports.collect();
-        // Another look at the same is no news.
+        // A repeated result is not a change.
         self.told.send_if_modified(|told| {
             let is_new = *told != reports;
             *told = reports;
@@ -359,8 +359,8 @@ pub(super) async fn is_apart_from(docker: &str) -> bool {
     is_apart(peer(docker).await)
 }
 
-/// Whether the Engine has other files than the agent; where its process can't be looked at, what
-/// runtimes leave in containers shows.
+/// Whether the Engine has other files than the agent; if its process can't be examined, files that
+/// runtimes create in containers are the evidence.
 fn is_apart(peer: Peer) -> bool {
     match (peer.is_seen, peer.shares_mounts) {
         (_, Some(shares)) => !shares,
@@ -394,8 +394,8 @@ fn has_interface(interfaces: &str, name: &str) -> bool {
     names.into_iter().any(|(listed, _)| listed.trim() == name)
 }
 
-/// The process that listens on the Engine's socket. All unknown where nobody does, or it is no
-/// socket of this machine.
+/// The process that listens on the Engine's socket. All fields are unknown if there is none, or the
+/// socket is not on this machine.
 async fn peer(docker: &str) -> Peer {
     let Some(path) = docker.strip_prefix("unix://") else {
         return Peer::default();

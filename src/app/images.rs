@@ -17,7 +17,7 @@ const LIST_GAP: Duration = Duration::from_secs(10);
 /// an Engine is reported.
 const LIST_AGAIN: ExponentialBackoff = ExponentialBackoff::new(LIST_GAP, Duration::from_mins(5));
 
-/// Says which images the workloads of these sources name.
+/// Returns the images that the workloads of these sources refer to.
 pub(super) fn of_workloads(sources: Vec<SourceReader>) -> WorkloadImages {
     Box::new(move || {
         let states = sources.iter().map(|source| source.state.get());

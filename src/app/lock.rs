@@ -141,7 +141,7 @@ fn advised(error: io::Error) -> io::Error {
     }
 }
 
-/// Closes a directory that was there before to others: pods' secrets will lie below it.
+/// Closes an existing directory to others: pods' secrets will be stored below it.
 fn restrict(root: &Path) -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let found = Found::look(root)?;
@@ -213,7 +213,7 @@ impl Found {
         let by_group = self.mode & GROUP_WRITE != 0;
         let by_all = self.mode & ALL_WRITE != 0;
         match self.content {
-            // The files may be those of whoever could write to it.
+            // Other users who could write to it may have created the files.
             Content::OfAgent if by_all || (by_group && self.gid != gid) => Err(
                 "it is writable by others; check the files in it, and run chmod go-w on it"
                     .to_owned(),

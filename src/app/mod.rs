@@ -316,7 +316,7 @@ async fn listen(
     Ok((serve::bind(config).await?, node_api))
 }
 
-/// Where settled pods are told; nobody listens without an API server.
+/// Receives reports of settled pods; without an API server there is no receiver.
 fn settled_pods(cluster: Option<&Cluster>) -> SettledPods {
     cluster.map_or_else(SettledPods::default, |cluster| {
         cluster.tasks.settled.clone()
@@ -330,7 +330,7 @@ fn count_calls(engine: &SharedEngine, telemetry: &Telemetry, looks: LookRequests
     meter.count_in(telemetry.metrics.clone(), Some(doubt));
 }
 
-/// All that works; what is left to start tells of it.
+/// The running parts; the remaining ones to start depend on them.
 struct Wired {
     resolved: Resolved,
     owner: String,

@@ -30,7 +30,7 @@ use mirrorlet_host::disk;
 use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::occurrences;
 
-/// How often a file of authorities is looked at: it is small.
+/// Interval of checks of a file of authorities: it is small.
 const FILE_PERIOD: Duration = Duration::from_secs(10);
 /// How often the published authorities are read from the API server: they change once in years, and new
 /// ones are published well before they are used.
@@ -42,7 +42,7 @@ const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
 const UNKNOWN_PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(5), Duration::from_mins(1));
 
-/// Asks the API server who may.
+/// Reviews permissions with the API server.
 struct ClusterReviewer(Reviews);
 
 fn unknown(error: &ApiError) -> ReviewError {

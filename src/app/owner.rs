@@ -25,7 +25,8 @@ const NODE_NAME: &str = "node-name";
 /// The owner id of a root directory; created and stored if there is none. Call it with the root's lock
 /// held.
 ///
-/// # Errors The file can't be read or written, or has invalid content: losing the id would orphan every
+/// # Errors
+/// The file can't be read or written, or has invalid content: losing the id would orphan every
 /// container, so it is never replaced silently.
 pub fn owner_id(root: &Path) -> io::Result<String> {
     let path = root.join(OWNER);

@@ -42,7 +42,7 @@ pub(super) fn start_sources(
 ) -> anyhow::Result<(Vec<SourceReader>, Directories)> {
     let mut readers = Vec::new();
     let stored = embedded_directory(&config.root);
-    // Stored objects keep running where the API is off; if there are none, nothing is read.
+    // Stored objects keep running while the API is off; if there are none, nothing is read.
     if embedded::is_wanted(config) {
         make_private(&stored)?;
     }

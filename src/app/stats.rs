@@ -51,7 +51,7 @@ impl Said {
         match (&self.dirs, self.failed) {
             (Some((at, _)), _) if *at == reconnects => false,
             (Some(_), Some(failed)) => failed.elapsed() >= ASK_AGAIN,
-            // A caller who waited while another one asked has no answer either.
+            // A caller that waited during another one's failed request fails, too.
             (None, Some(failed)) => failed < began,
             (Some(_) | None, None) => true,
         }

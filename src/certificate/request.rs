@@ -111,7 +111,7 @@ fn subject(subject: &[u8], wanted: &mut Wanted) -> Result<(), String> {
     }
 }
 
-/// The extensions that it asks for, if any.
+/// The requested extensions, if any.
 fn extensions(attributes: &[u8]) -> Result<Option<&[u8]>, String> {
     const UNREADABLE: &str = "its attributes can't be read";
     let mut attributes = Reader(attributes);

@@ -1,7 +1,7 @@
 //! A certificate from the cluster: requested, awaited, stored on disk.
 //!
 //! The key is on disk before the request is created, and the request is named after its key: an agent
-//! that restarts in between finds its own request when it asks again, and nobody has to decide twice.
+//! that restarts in between finds its own request when it asks again, and no second approval is needed.
 //!
 //! Upstream: `k8s.io/client-go/util/certificate` (`certificate_manager.go`,
 //! `certificate_store.go`), `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`LoadClientCert`).
@@ -190,7 +190,7 @@ impl Requested {
             return false;
         };
         let hosts = self.order.hosts.iter();
-        // No client can ask for what is no name.
+        // No client can request an invalid name.
         let hosts = hosts.filter_map(|host| ServerName::try_from(host.as_str()).ok());
         let addresses = self.order.addresses.iter();
         let addresses = addresses.map(|address| ServerName::IpAddress((*address).into()));

@@ -40,7 +40,7 @@ const NO_BODY: Empty<Bytes> = Empty::new();
 pub(super) const LOOK_AND_REPEAT: &str =
     "it probably stopped or restarted; check with mirrorlet status, and run the command again";
 
-/// The connection's own work; it has to be polled for anything to arrive.
+/// The connection's own work; it must be polled for any data to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An answer whose body is still being received. Dropping it closes the connection.

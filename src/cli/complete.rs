@@ -21,17 +21,17 @@ use mirrorlet_core::select::find_pods;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_core::workload::WorkloadKind;
 
-/// Set by the script in the shell when it asks for candidates.
+/// Set by the script in the shell when it requests candidates.
 const VARIABLE: &str = "_MIRRORLET_COMPLETE";
 
-/// A file among the functions of zsh is read at its first use, and has to answer that, too.
+/// A file among zsh's functions is read at its first use, and must answer that, too.
 const ZSH_FIRST_USE: &[u8] = b"
 if [ \"${funcstack[1]}\" = _mirrorlet ]; then
     _clap_dynamic_completer_mirrorlet \"$@\"
 fi
 ";
 
-/// How long the agent may take: whoever presses the key waits.
+/// How long the agent may take, because the user waits at the prompt.
 const DEADLINE: Duration = Duration::from_millis(500);
 
 /// Answers a shell's request for candidates; returns whether there was one.
@@ -127,7 +127,7 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
     names.into_iter().map(candidate).collect()
 }
 
-/// The sides of a copy that begin so: local paths, and pods, after whose names a path follows.
+/// The arguments of a copy with this prefix: local paths, and pods, whose names are followed by a path.
 fn sides_of_copy(begun: &OsStr) -> Vec<CompletionCandidate> {
     let is_path = |begun: &str| begun.contains(':') || begun.starts_with(['/', '.', '~']);
     let mut sides = PathCompleter::any().complete(begun);
@@ -311,7 +311,7 @@ fn asked<T>(words: &[OsString], ask: impl AsyncFnOnce(PathBuf) -> Result<T, Fail
         answer = Some(asked??);
         Ok(())
     };
-    // Nobody reads an error in the middle of a line.
+    // An error would only disturb the command line.
     let _ = block_on(asking);
     answer
 }

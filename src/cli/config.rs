@@ -10,7 +10,7 @@ use crate::config::args::{ConfigCommand, SettingArgs, ShowOutput};
 use crate::config::resolve::ShownSetting;
 use crate::config::{Key, file};
 
-/// Prints what was asked for.
+/// Prints the requested output.
 pub async fn config(command: &ConfigCommand) -> Outcome {
     match command {
         ConfigCommand::Schema => Ok(io::stdout().write_all(file::schema().as_bytes())?),

@@ -8,7 +8,7 @@ use super::{Failure, Outcome, block_on};
 use crate::config::LogFormat;
 use crate::config::args::DnsArgs;
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 pub fn dns(args: DnsArgs) -> Outcome {
     crate::logging::init(LogFormat::Auto, "info").map_err(|e| Failure::Usage(e.into()))?;
     let subnets = args.from.iter().map(|subnet| {

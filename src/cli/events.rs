@@ -81,7 +81,7 @@ fn is_pod(event: &EventReport, namespace: &str, name: &str) -> bool {
     is_named && event.workload.is_none()
 }
 
-/// The subject of the Events that are asked for.
+/// The subject of the requested Events.
 enum About {
     All,
     /// A pod, by namespace and name.
@@ -113,7 +113,7 @@ impl About {
     }
 }
 
-/// The Events that are asked for.
+/// The requested Events.
 struct Filter<'a> {
     args: &'a EventsArgs,
     about: About,

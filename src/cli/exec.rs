@@ -55,7 +55,7 @@ impl Talk {
     fn new(stdin: bool, tty: bool) -> Self {
         let usable = !stdin || terminal::stdin_is_terminal();
         if tty && !usable {
-            // Standard error is closed: nobody reads the error.
+            // If standard error is closed, the error is not read.
             let _ = writeln!(
                 anstream::stderr(),
                 "Unable to use a TTY - input is not a terminal or the right kind of file"
@@ -69,7 +69,7 @@ impl Talk {
         }
     }
 
-    /// The path and query that ask for it.
+    /// The path and query of the request.
     fn path(&self, uid: &str, verb: &str, container: Option<&str>) -> String {
         let mut path = format!("/v1/pods/{uid}/{verb}?stdout=true&stderr={}", !self.tty);
         if self.stdin {
@@ -145,7 +145,7 @@ impl Talk {
     }
 }
 
-/// The next piece of input; never comes where there is none.
+/// The next piece of input; never completes without any.
 async fn next(
     input: &mut Option<tokio::sync::mpsc::Receiver<bytes::Bytes>>,
 ) -> Option<bytes::Bytes> {
@@ -232,7 +232,7 @@ fn broken_off() -> Failure {
     anyhow::anyhow!("the agent closed the session; {LOOK_AND_REPEAT}").into()
 }
 
-/// Signals that end us, heard while the terminal has to be put back first.
+/// Signals that end the process, handled because the terminal must be restored first.
 struct SignalListener {
     signals: Vec<(u8, Signal)>,
 }

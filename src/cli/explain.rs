@@ -92,7 +92,7 @@ pub(super) async fn fetch(pod: &str, root: &Path) -> Result<ExplainReport, Failu
     Ok(client::parse(&body)?)
 }
 
-/// The entries that are asked for.
+/// The requested entries.
 fn selected(
     mut story: Vec<JournalReport>,
     args: &ExplainArgs,

@@ -31,7 +31,7 @@ const STDIN: &str = "-";
 /// Name of standard input in messages. As a file it is in the current directory.
 const STDIN_FILE: &str = "<stdin>";
 
-/// The number of times that an import may ask for more: files that name files that name files.
+/// Maximum number of rounds in which an import may request more files: files can refer to files.
 const ROUNDS_MAX: usize = 64;
 
 /// Imports a compose project.
@@ -110,7 +110,7 @@ fn of_directory(dir: &Path) -> Result<ProjectFiles, Failure> {
     Ok(named)
 }
 
-/// Reads what the import asks for, until it has all.
+/// Reads the files that the import requests, until it has all.
 fn imported(options: &Options, mut found: Disk) -> Result<Imported, Failure> {
     for _ in 0..ROUNDS_MAX {
         let needs = match mirrorlet_compose::import(options, &found) {
@@ -158,7 +158,7 @@ fn content(path: &Path) -> Content {
     }
     let is_file = fs::metadata(path).map(|found| found.is_file());
     let read = match is_file {
-        // A named pipe would have nobody to write to it.
+        // A named pipe would have no writer.
         Ok(false) => return Content::Failed("it is not a file".to_owned()),
         Ok(true) => disk::read_small(path, FILE_MIB_MAX),
         Err(error) => Err(error),
@@ -232,7 +232,7 @@ fn joined(files: &[ManifestFile]) -> String {
     texts.join("---\n")
 }
 
-/// Writes the files, all or, where one is there already, none.
+/// Writes the files: all, or none if one exists already.
 fn write(imported: &Imported, dir: &Path, force: bool) -> Outcome {
     let files = &imported.files;
     let taken = files
@@ -281,7 +281,7 @@ fn left(imported: &Imported, dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let Some(name) = name.filter(|_| is_yaml) else {
             continue;
         };
-        // A file that can't be read is none that an import has written for this user.
+        // An unreadable file was not written by an import of this user.
         let is_left = entry.file_type()?.is_file()
             && disk::read_small(&path, FILE_MIB_MAX)
                 .is_ok_and(|content| imported.is_left(name, &content));

@@ -21,7 +21,7 @@ mod many;
 /// `kubectl/pkg/cmd/logs`.
 const SELECTED_TAIL: i64 = 10;
 
-/// Prints the logs asked for.
+/// Prints the requested logs.
 pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     let [pod] = args.pods.as_slice() else {
         return many::logs(args, root).await;
@@ -60,7 +60,7 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     }
 }
 
-/// Whether a pod's log goes on with the instances that follow.
+/// Whether a pod's log continues with later instances.
 fn goes_on(args: &LogsArgs) -> bool {
     args.follow && !args.previous && args.limit_bytes.is_none()
 }
@@ -76,7 +76,7 @@ enum After {
     End,
 }
 
-/// Decides by a report how a followed log goes on after the instance `last`.
+/// Decides from a report how a followed log continues after the instance `last`.
 fn after(report: &StatusReport, uid: &PodUid, container: &str, last: &str) -> After {
     let pod = report.pods.iter().find(|pod| pod.uid == *uid);
     let newest = pod.and_then(|pod| instance(pod, container));
@@ -217,7 +217,7 @@ fn query(args: &LogsArgs, now: Timestamp) -> LogsQuery {
     }
 }
 
-/// The path and query that ask for a log.
+/// The path and query of a log request.
 fn path(query: &LogsQuery, uid: &PodUid, container: Option<&str>) -> anyhow::Result<String> {
     let path = match container {
         Some(container) => format!("/v1/pods/{uid}/logs/{}", escape(container)),

@@ -107,7 +107,7 @@ fn print(text: &str) -> Outcome {
 
 /// Prints a warning.
 fn warn(words: &str) {
-    // Standard error is closed: nobody reads the error.
+    // If standard error is closed, the warning is not read.
     let _ = writeln!(anstream::stderr(), "mirrorlet: warning: {words}");
 }
 
@@ -142,7 +142,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| explained(error).exit());
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has gone, as `head` does: nobody reads the rest.
+        // The reader of our output is gone, as `head` does: the rest is not read.
         Err(Failure::Failed(error)) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(error) = failure.error() {
@@ -267,7 +267,7 @@ pub fn ambient() -> Result<Ambient, Failure> {
     })
 }
 
-/// The config file that the flag names, else the environment; one named emptily is none.
+/// The config file given by the flag, otherwise by the environment; an empty name means none.
 fn config_file(flag: Option<&Path>, ambient: &Ambient) -> Result<Option<LocatedFile>, Failure> {
     let env = ambient.env.get(CONFIG_ENV).filter(|path| !path.is_empty());
     flag.or(env.map(Path::new))
@@ -368,7 +368,7 @@ fn run(args: &SettingArgs) -> Outcome {
     // A blocking call stuck in the kernel must not hold up the exit.
     runtime.shutdown_background();
     match outcome {
-        // Nothing else to wait for: what the kubeconfig says has to be mended first.
+        // Nothing else to wait for: the kubeconfig must be corrected first.
         Err(error) if error.is::<ConnectError>() => Err(Failure::Usage(error)),
         outcome => Ok(outcome?),
     }

@@ -19,7 +19,7 @@ pub(super) fn page(text: &str, is_wanted: bool) -> Outcome {
         // 127: the shell found no such program.
         if let Ok(mut child) = child {
             if let Some(mut stdin) = child.stdin.take() {
-                // A reader who leaves before the end has seen enough.
+                // A reader who quits before the end has seen enough.
                 let _ = stdin.write_all(text.as_bytes());
             }
             if child.wait()?.code() != Some(127) {

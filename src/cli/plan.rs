@@ -47,7 +47,7 @@ pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
 /// Prints the differences between the running pods and manifests.
 pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     let report = match fetch(&args.manifests.paths, root, true).await {
-        // 1 says that there are differences.
+        // Exit code 1 means that there are differences.
         Err(Failure::Failed(error)) => {
             eprintln_once(&error);
             return Err(Failure::Exit(DIFF_FAILED));
@@ -69,7 +69,7 @@ pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
     }
 }
 
-/// All differences as text; empty if there are none.
+/// All differences as text; empty without any.
 fn all_differences(report: &PlanReport) -> String {
     let mut text: String = report.pods.iter().map(differences).collect();
     let runs = report.runs.iter().filter(|run| is_change(run));

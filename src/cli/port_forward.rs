@@ -177,8 +177,8 @@ impl Target {
                     Some(_) = connections.join_next() => {}
                 }
             };
-            // Only now: a port to which nobody connects takes no room. Never closed, so a permit always
-            // comes.
+            // Acquired only now: a port without connections takes no room. The semaphore is never
+            // closed, so a permit always comes.
             let permit = Arc::clone(&self.room).acquire_owned().await.ok();
             let told = say(&format!("Handling connection for {local}"));
             if let Err(error) = told {
@@ -199,7 +199,7 @@ impl Target {
             Ok(channels) => channels,
             Err(failure) => {
                 if let Some(error) = failure.error() {
-                    // Standard error is closed: nobody reads the error.
+                    // If standard error is closed, the error is not read.
                     let _ = writeln!(anstream::stderr(), "mirrorlet: {error:#}");
                 }
                 return;

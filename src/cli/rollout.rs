@@ -1,4 +1,4 @@
-//! `mirrorlet rollout`: what becomes of edits.
+//! `mirrorlet rollout`: follows and controls the rollouts of edits.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) fn agent(command: &RolloutCommand) -> &AgentArgs {
     }
 }
 
-/// Runs one of its commands.
+/// Runs one of its subcommands.
 pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let (pod, name, to_revision) = match command {
         RolloutCommand::Status(args) => return status(args, root).await,
@@ -177,8 +177,8 @@ async fn status(args: &RolloutStatusArgs, root: &Path) -> Outcome {
     followed.unwrap_or_else(|_| Err(not_in_time(&args.pod.pod, args.timeout, &last)))
 }
 
-/// The error for a rollout that is under way after that time; `last` is the state that was told last,
-/// if one was.
+/// The error for a rollout that is still in progress after that time; `last` is the last reported
+/// state, if any.
 fn not_in_time(name: &str, limit: Duration, last: &str) -> Failure {
     let (name, limit, last) = (one_line(name), limit.as_secs_f64(), one_line(last));
     let state = if last.is_empty() {
@@ -226,12 +226,12 @@ async fn follow(args: &RolloutStatusArgs, root: &Path, last: &mut String) -> Out
     }
 }
 
-/// How far a rollout has come.
+/// The progress of a rollout.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     /// The pod isn't there.
     Gone,
-    /// It goes on.
+    /// It continues.
     UnderWay(String),
     /// It ended well.
     Done(String),
@@ -293,7 +293,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
         }
         Some(_) | None => {}
     }
-    // Those that wait for a pod that can't be updated wait in vain.
+    // Pods that wait for one that can't be updated would wait forever.
     if let Some(line) = waits.filter(|_| !is_overdue) {
         return Standing::UnderWay(format!("{all_are}{line}"));
     }
@@ -307,7 +307,7 @@ fn standing_of_workload(report: &StatusReport, namespace: &str, owner: &str) -> 
     }
 }
 
-/// How far a workload has come that has no pods; `all_are` names it.
+/// The progress of a workload without pods; `all_are` describes it.
 fn without_pods(found: &WorkloadReport, all_are: &str) -> Standing {
     let (wanted, message) = (found.wanted, &found.message);
     if wanted == 0 {
@@ -347,7 +347,7 @@ fn updated(pods: &[&PodReport]) -> usize {
 }
 
 /// The progress of a `StatefulSet`, and its message: its pods have no rollouts while they start and
-/// stop, and those below its partition wait for ever.
+/// stop, and those below its partition wait forever.
 fn of_set<'a>(
     report: &'a StatusReport,
     namespace: &str,
@@ -370,7 +370,7 @@ fn failed_itself(pod: &PodReport) -> bool {
     rollout.is_some_and(|rollout| rollout.reason != FAILED_ELSEWHERE)
 }
 
-/// Whether a pod without a rollout is not ready, though nobody stopped it and it isn't over.
+/// Whether a pod without a rollout is not ready, though it was not stopped and hasn't ended.
 fn is_starting(pod: &PodReport) -> bool {
     let is_over = matches!(pod.phase.as_str(), "Succeeded" | "Failed");
     !is_over && !pod.is_ready() && ![STOPPED, STOPPING].contains(&pod.status.as_str())
@@ -423,7 +423,7 @@ fn standing_of(pod: &PodReport) -> Standing {
         RolloutPhase::Held => Standing::UnderWay(format!(
             "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"
         )),
-        // A first version: there is none to restore.
+        // For a first version, there is none to restore.
         RolloutPhase::Judging if !reason.is_empty() => Standing::Failed(format!(
             "{pod_is}revision {target} failed, and there is no older one to run instead: {reason}: {message}"
         )),

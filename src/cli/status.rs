@@ -18,7 +18,7 @@ use mirrorlet_core::workload::standing;
 
 pub mod render;
 
-/// Time between two looks at the ages on a terminal.
+/// Interval of updates of the ages on a terminal.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// Moves a terminal's cursor home and clears it.
@@ -163,7 +163,7 @@ pub(super) fn named(
     let mut pods = Vec::new();
     for text in wanted {
         match find_pods(&report.pods, text) {
-            // With the old version of an edited pod, as long as it is there.
+            // Includes the old version of an edited pod, while it exists.
             Ok(found) => {
                 for pod in &report.pods {
                     let is_meant = found.iter().any(|found| pod.is_same_pod(found));

@@ -76,7 +76,7 @@ impl Output {
                     break;
                 }
             }
-            // Nobody may want to know.
+            // The receiver may be gone.
             let _ = tell.send(written);
         });
         Ok(Self {

@@ -43,7 +43,7 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
     }
 }
 
-/// Keeps the pods that are asked for.
+/// Keeps the requested pods.
 fn select(report: &mut TopReport, args: &TopArgs, known: &StatusReport) -> Result<(), Failure> {
     let mut pods = status::named(known, &args.pods, args.watch)?;
     if let Some(selector) = &args.selector {

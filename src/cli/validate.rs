@@ -32,7 +32,7 @@ use report::{FileReport, Report, Summary};
 
 mod report;
 
-/// The path that stands for standard input.
+/// The path for standard input.
 const STDIN: &str = "-";
 
 /// The rules that depend on the machine and on flags.
@@ -84,7 +84,7 @@ struct Run {
     rules: Rules,
 }
 
-/// A file's problems, and what has to be checked against other files.
+/// A file's problems, and the data to check against other files.
 #[derive(Default)]
 struct Found {
     file: FileReport,

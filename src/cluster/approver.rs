@@ -44,8 +44,8 @@ const BATCH_MAX: usize = 100;
 const WAITING_MAX: usize = 1000;
 /// Pause between two looks for the Nodes that are waited for, and for requests to be tried again.
 const WAITING_PAUSE: Duration = Duration::from_secs(2);
-/// Most requests whose decision could not be written. Of more, the one that failed most often is
-/// left to the next list of requests.
+/// Maximum number of requests whose decision could not be written. Beyond it, the one that failed most
+/// often is left to the next list of requests.
 const FAILED_MAX: usize = 1000;
 /// Most of them that are tried again at a time, so that a new request doesn't wait for them all.
 const RETRIES_MAX: usize = 10;
@@ -59,7 +59,7 @@ const PAUSES: ExponentialBackoff =
 /// A watch that went well for so long ends a series of failures.
 const GOOD: Duration = Duration::from_mins(1);
 
-/// A request that nobody has decided.
+/// An undecided request.
 struct Undecided {
     version: Option<String>,
     conditions: Vec<CertificateSigningRequestCondition>,
@@ -74,7 +74,7 @@ struct Failed {
     failures: u32,
     /// When it may be tried again.
     due: Instant,
-    /// The request; none until a list that was begun anew has shown it.
+    /// The request; none until a new list has returned it.
     undecided: Option<Undecided>,
 }
 
@@ -136,7 +136,7 @@ pub struct ApproverTask {
     requests: Api<CertificateSigningRequest>,
     nodes: Api<Watched<Node>>,
     approver: Approver,
-    /// Those whose Node isn't there yet.
+    /// Requests whose Node doesn't exist yet.
     waiting: Requests,
     /// Requests whose decision could not be written, by name. Kept across new lists, so that such a
     /// request doesn't abort each of them.
@@ -230,7 +230,7 @@ impl ApproverTask {
         }
     }
 
-    /// When requests that wait are to be looked at; never, while there are none.
+    /// When waiting requests must be checked; never, while there are none.
     fn look_at(&self, looked: Instant) -> Option<Instant> {
         let soon = looked + WAITING_PAUSE;
         if !self.waiting.is_empty() {
@@ -241,7 +241,7 @@ impl ApproverTask {
         due.min().map(|due| due.max(soon))
     }
 
-    /// Takes up a change: what is to be decided now goes to `due`.
+    /// Processes a change: requests that must be decided now are added to `due`.
     fn take(&mut self, change: Change, due: &mut Requests) {
         let Change { name, undecided } = change;
         self.waiting.remove(&name);
@@ -348,7 +348,7 @@ impl ApproverTask {
         condition: CertificateSigningRequestCondition,
     ) -> Result<(), ApiError> {
         let conditions: Vec<_> = undecided.conditions.iter().chain([&condition]).collect();
-        // On the version that was read: who decided it meanwhile was first.
+        // For the version that was read: a decision made meanwhile takes precedence.
         let patch = serde_json::json!({
             "metadata": {"resourceVersion": undecided.version},
             "status": {"conditions": conditions},
@@ -422,7 +422,7 @@ impl ApproverTask {
     }
 }
 
-/// As [`tokio::time::timeout_at`]; without an end if there is none.
+/// As [`tokio::time::timeout_at`]; without a timeout if there is none.
 async fn timeout_at<T>(end: Option<Instant>, wanted: impl Future<Output = T>) -> Result<T, ()> {
     match end {
         Some(end) => tokio::time::timeout_at(end, wanted).await.map_err(drop),

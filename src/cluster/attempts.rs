@@ -27,7 +27,7 @@ impl<K: PartialEq, T: Send + 'static> Attempts<K, T> {
         self.keys.len() < self.max
     }
 
-    /// Whether one of that key is under way.
+    /// Whether an attempt with that key is in progress.
     pub(super) fn is_busy(&self, key: &K) -> bool {
         self.keys.values().any(|busy| busy == key)
     }

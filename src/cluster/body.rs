@@ -76,7 +76,7 @@ struct Silence {
 }
 
 impl TransportBody {
-    /// Body of a watch that was asked for then.
+    /// Body of a watch that was requested then.
     pub(super) fn watch(body: AnswerBody, began: Instant, replaced: CancellationToken) -> Self {
         let bound = Bound::Watch(Watch {
             replaced: Box::pin(replaced.cancelled_owned()),
@@ -196,8 +196,8 @@ fn most_bytes(text: &[u8]) -> usize {
     }
 }
 
-/// A refusal as a `Status`, with the code that it counts as. Texts of others are replaced, so that what
-/// differs each time, as the number of a request in a page of HTML, is not told each time.
+/// A refusal as a `Status`, with the code that it counts as. Texts of other servers are replaced, so
+/// that varying parts, such as a request number in an HTML page, are not reported each time.
 fn said(status: StatusCode, text: &str) -> (StatusCode, Value) {
     match serde_json::from_str::<Value>(text) {
         Ok(mut said) if said["kind"] == "Status" => {
@@ -217,8 +217,8 @@ fn said(status: StatusCode, text: &str) -> (StatusCode, Value) {
     }
 }
 
-/// The code that an answer of another than the API server counts as. Whether an object is there, only the
-/// API server knows: a proxy answers 404 while it has no route to it.
+/// The code of an answer that is not the API server's. Only the API server knows whether an object
+/// exists: a proxy answers 404 while it has no route to it.
 fn counts_as(status: StatusCode, text: &str) -> StatusCode {
     match status {
         StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::GONE if !is_cut(text) => {
@@ -233,7 +233,7 @@ fn is_cut(text: &str) -> bool {
     text.trim_start().starts_with('{') && text.len() >= STATUS_BYTES_MAX
 }
 
-/// The message of an answer that is none of the API server's: its first line, unless that is markup.
+/// The message of an answer that is not the API server's: its first line, unless that is markup.
 fn of_another(status: StatusCode, text: &str) -> String {
     let first = text.trim().lines().next().unwrap_or_default();
     if is_cut(text) {

@@ -111,8 +111,8 @@ pub(super) struct Shared {
     pub refused: AtomicBool,
     /// Woken when new credentials are in use.
     pub renewed: Notify,
-    /// Whether the server answers again after a silence. A route can die without a word to either
-    /// side: who waits on a connection from before would wait for minutes.
+    /// Whether the server answers again after an outage. A route can fail without notifying either
+    /// side: a request on an earlier connection would wait for minutes.
     ///
     /// Upstream: `cmd/kubelet/app/server.go` (`closeAllConns`, on repeated heartbeat failures).
     stalled: AtomicBool,
@@ -153,7 +153,7 @@ impl Shared {
         self.present.write().wire = wire;
     }
 
-    /// The present way leads to that address.
+    /// Records that the current connection leads to that address.
     pub(super) fn set_server(&self, server: &str) {
         let mut present = self.present.write();
         present.server = server.into();
@@ -282,7 +282,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// Counts a request once it is over, also one that its caller gave up.
+/// Counts a request once it has ended, even if its caller gave up.
 struct Counted<'a> {
     metrics: &'a Metrics,
     what: ApiRequest,

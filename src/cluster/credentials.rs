@@ -32,7 +32,7 @@ const CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// Shortest time between two checks, whatever is doubted: calls fail by the dozen while the
 /// server is away.
 const CHECK_MIN: Duration = Duration::from_secs(1);
-/// Shortest time between two runs of a credential plug-in whose credentials are refused.
+/// Minimum time between two runs of a credential plug-in whose credentials are rejected.
 const PLUGIN_MIN: Duration = Duration::from_mins(1);
 /// How long before the end of its credentials a plug-in is run again, as in kube.
 const PLUGIN_AHEAD: Duration = Duration::from_mins(1);
@@ -45,7 +45,8 @@ impl ClusterClient {
     /// server is configured. Makes no calls, and runs no plug-in: without credentials every call fails
     /// with the reason. Must be called within a tokio runtime.
     ///
-    /// # Errors The kubeconfig, or a file it refers to, can't be used; there is no in-cluster account.
+    /// # Errors
+    /// The kubeconfig, or a file it refers to, can't be used; there is no in-cluster account.
     pub fn open(
         access: &ApiAccess,
         metrics: Metrics,
@@ -126,7 +127,7 @@ fn unusable(access: &ApiAccess, cause: String) -> ConnectError {
 
 /// The result of checking credentials and connections.
 enum CheckResult {
-    /// They can go on.
+    /// They can be used.
     Fine,
     /// The same credentials on new connections.
     Stalled(Wire),
@@ -235,7 +236,7 @@ impl CredentialsTask {
         }
     }
 
-    /// Looks at the files, and starts the plug-in if it is to be run. Doesn't wait for it.
+    /// Checks the files, and starts the plug-in if it must be run. Doesn't wait for it.
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
         let of_files = self.look(refused).await.err();
@@ -267,7 +268,7 @@ impl CredentialsTask {
         }
     }
 
-    /// Takes up replaced files, and gives up connections that have died.
+    /// Switches to replaced files, and abandons connections that have died.
     async fn look(&mut self, refused: bool) -> Result<(), ConnectError> {
         let (access, before) = (self.access.clone(), self.identity.clone());
         let (made, own) = (self.runs.made.clone(), self.own.clone());
@@ -289,7 +290,7 @@ impl CredentialsTask {
             } else if let Some(own) = own
                 && matches!(own.verdict(), Verdict::Needed(_))
             {
-                // Whoever gets it reports what is missing.
+                // The user of the credentials reports what is missing.
                 return Ok(CheckResult::Fine);
             }
             let Some(identity) = identity::read(&access)? else {
@@ -322,7 +323,7 @@ impl CredentialsTask {
         Ok(())
     }
 
-    /// Goes on with another identity. A run for the one before is killed.
+    /// Switches to another identity. A run for the previous one is killed.
     fn take_up(&mut self, identity: Identity, plugin: Option<Plugin>) {
         self.identity = Some(Arc::new(identity));
         self.plugin = plugin;
@@ -342,15 +343,15 @@ impl CredentialsTask {
         self.runs.under_way = Some(Box::pin(run));
     }
 
-    /// Ends the run that was under way, and has new requests use what it made.
+    /// Handles the end of a run, and makes new requests use its credentials.
     fn end_plugin(&mut self, made: Result<Made, ConnectError>) {
         self.runs.under_way = None;
         self.runs.ran = Some(Instant::now());
         match made {
             Ok(made) => {
                 let is_first = self.runs.made.is_none();
-                // What is under way with a token goes on after its end; a connection that was made with a
-                // certificate is the certificate's.
+                // Requests in progress with a token continue after its expiry; a connection with a
+                // certificate belongs to that certificate.
                 if is_first || made.credentials.has_certificate() {
                     self.shared.replace(made.wire, &made.server);
                 } else {

@@ -18,7 +18,7 @@ use mirrorlet_host::random::stretched;
 
 /// How long a Lease holds that isn't renewed, in seconds; upstream's default, as are the others.
 const LEASE_SECONDS: i32 = 15;
-/// For how long the holder goes on without having renewed it: shorter than it holds.
+/// How long the holder continues without a renewal: shorter than the Lease's duration.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two tries to get or to renew it.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
@@ -92,7 +92,7 @@ impl Election {
             spec.holder_identity = None;
             let params = PostParams::default();
             let call = self.leases.replace(&self.name, &params, &lease);
-            // Who doesn't hear of it waits until the Lease has ended.
+            // A candidate that doesn't notice waits until the Lease has expired.
             let _ = self.client.heartbeat(CALL_DEADLINE, call).await;
         }
     }

@@ -82,7 +82,7 @@ impl LeaseTask {
         let mut standing = self.standing.clone();
         let is_lost = |standing: &NodeRegistration| !standing.is_ours();
         loop {
-            // Nobody publishes it any more: the agent ends.
+            // There is no publisher any more: the agent ends.
             if standing.wait_for(NodeRegistration::is_ours).await.is_err() {
                 return;
             }
@@ -140,7 +140,7 @@ impl LeaseTask {
             outcome = self.write(owner.clone()).await;
             match &outcome {
                 Ok(()) => return outcome,
-                // Somebody wrote it, or it is gone: what there is now counts.
+                // Another client wrote or deleted it: its current state counts.
                 Err(error) if !error.is_away() => self.known = None,
                 Err(_) => {}
             }
@@ -148,7 +148,7 @@ impl LeaseTask {
         outcome
     }
 
-    /// Writes the Lease on what is known of it, or on what is there.
+    /// Writes the Lease based on its last known, or its current state.
     async fn write(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
         let mut known = self.known.take();
         if known.is_none() {

@@ -30,7 +30,7 @@ impl WriteLimit {
     }
 }
 
-/// When a write asked for at `now` may be made, and when the bucket is full after it.
+/// When a write requested at `now` may be made, and when the bucket is full after it.
 fn reserve(full_at: Option<Instant>, now: Instant) -> (Instant, Instant) {
     let one = Duration::from_secs(1) / PER_SECOND;
     let full = full_at.map_or(now, |at| at.max(now)) + one;

@@ -21,9 +21,9 @@ use mirrorlet_core::certificate::approval::{CLIENT_SIGNER, SERVING_SIGNER};
 /// `k8s.io/client-go/util/certificate`.
 fn signer(purpose: Purpose) -> (&'static str, [&'static str; 2]) {
     match purpose {
-        // Nobody approves by default.
+        // It is not approved by default.
         Purpose::Serving => (SERVING_SIGNER, ["digital signature", "server auth"]),
-        // The controller manager approves where RBAC says so.
+        // The controller manager approves it if RBAC allows that.
         Purpose::Client => (CLIENT_SIGNER, ["digital signature", "client auth"]),
     }
 }

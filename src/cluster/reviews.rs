@@ -39,8 +39,8 @@ impl Reviews {
         };
         let reviews: Api<TokenReview> = Api::all(self.client.client());
         let params = PostParams::default();
-        // Nothing is kept by the API server, so it counts as a read: who tries to get in must not
-        // hold up our own writes.
+        // The API server stores nothing, so it counts as a read: clients that try to get in must not
+        // delay our own writes.
         let call = reviews.create(&params, &review);
         let answer = self.client.read(CALL_DEADLINE, call).await?;
         let status = answer.status.unwrap_or_default();

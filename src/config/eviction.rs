@@ -69,7 +69,7 @@ fn by_signal<T: Clone + 'static>(
     )
 }
 
-/// The policy that a configuration asks for.
+/// The policy in a configuration.
 ///
 /// Upstream: `ParseThresholdConfig`.
 pub fn policy(config: &Config) -> EvictionPolicy {

@@ -58,7 +58,7 @@ pub struct LocatedFile {
 }
 
 impl LocatedFile {
-    /// Parses the text of the file at `path`. An empty file says nothing.
+    /// Parses the text of the file at `path`. An empty file sets nothing.
     ///
     /// # Errors
     /// It can't be taken apart. What is wrong with single keys is in `faults`.

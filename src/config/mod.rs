@@ -1,8 +1,8 @@
 //! Arguments, environment and file → one resolved [`Config`].
 //!
-//! [`table`] has a row for everything that can be set, from which flags, environment names, keys of
-//! the file, schema, docs and [`Config`] are made. Every rung speaks the same text form, which the
-//! row's kind ([`kinds`]) reads. [`resolve`](mod@resolve) is pure: what the process sees comes in as
+//! [`table`] has a row for every setting, from which flags, environment names, keys of the file,
+//! schema, docs and [`Config`] are generated. All sources use the same text form, which the row's kind
+//! ([`kinds`]) parses. [`resolve`](mod@resolve) is pure: the process's environment is passed as
 //! [`Ambient`].
 
 use std::net::SocketAddr;

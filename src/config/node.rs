@@ -26,7 +26,7 @@ const LABEL_MAX: usize = 63;
 /// How the API server is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ApiAccess {
-    /// Not at all: there is none.
+    /// No API server.
     #[default]
     None,
     /// As this kubeconfig says.

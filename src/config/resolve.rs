@@ -44,7 +44,7 @@ pub enum Origin {
     Env(String),
     /// The config file, as `path:line`.
     File(String),
-    /// Nobody set it.
+    /// It is not set.
     Default,
 }
 
@@ -98,8 +98,9 @@ pub struct ConfigFaults(pub Vec<String>);
 
 /// Resolves every value: flag, otherwise environment, otherwise file, otherwise default.
 ///
-/// # Errors An effective value is invalid, a key of the file or one of our variables is unknown, or two
-/// settings contradict each other; all faults together.
+/// # Errors
+/// An effective value is invalid, a key of the file or one of our variables is unknown, or two settings
+/// contradict each other; all faults together.
 pub fn resolve(
     flags: &BTreeMap<Key, Setting>,
     file: Option<&LocatedFile>,
@@ -145,7 +146,7 @@ pub fn resolve_node_name(
     name.ok_or_else(|| rungs.into_faults())
 }
 
-/// A fault for each variable that begins as ours do and is none of them.
+/// A fault for each unknown variable with our prefix.
 fn unknown_variables(ambient: &Ambient) -> impl Iterator<Item = String> {
     let known = |name: &str| name == CONFIG_ENV || ROWS.iter().any(|row| row.env == name);
     let unknown = ambient.env.iter().filter(move |(name, value)| {
@@ -170,7 +171,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
         [.., "SERVICE", "HOST" | "PORT"]
         | [_, "PORT"]
         | [.., "PORT", _, "TCP" | "UDP" | "SCTP"] => true,
-        // Settings end in PORT, too: the value tells the two apart.
+        // Settings end in PORT, too: the value distinguishes them.
         [.., "PORT"] if is_address() => true,
         [
             ..,
@@ -288,8 +289,8 @@ impl<'a> SettingSources<'a> {
             .and_then(|(Setting(texts), _)| texts.last().cloned())
     }
 
-    /// The name of a setting as somebody wrote it, or else as on the rung of the one beside which it is
-    /// missed.
+    /// The name of a setting in the form in which it was given, otherwise in the form of the source of
+    /// the setting that requires it.
     fn name(&self, key: Key, beside: Key) -> String {
         let given = self.given(key).or_else(|| self.given(beside));
         match given.map(|(_, origin)| origin) {
@@ -299,7 +300,7 @@ impl<'a> SettingSources<'a> {
         }
     }
 
-    /// Notes a fault of one setting beside another, where somebody gave it.
+    /// Records a fault about the combination of two settings, at a given one.
     fn contradicts(&mut self, key: Key, words: &str) {
         if let Some((_, origin)) = self.given(key) {
             self.fault(key, &origin, words);

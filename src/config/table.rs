@@ -290,7 +290,7 @@ settings! {
 impl Key {
     /// The row of this setting.
     pub fn row(self) -> &'static SettingRow {
-        // The rows stand in the order of the keys.
+        // The rows are in the order of the keys.
         &ROWS[self as usize]
     }
 

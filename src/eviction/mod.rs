@@ -35,7 +35,7 @@ use mirrorlet_core::spec;
 use mirrorlet_core::stats::PodReading;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// Longest wait for an evicted pod to be stopped before the node is looked at again.
+/// Maximum wait for an evicted pod to stop before the node is read again.
 ///
 /// Upstream: `podCleanupTimeout`.
 const STOP_WAIT: Duration = Duration::from_secs(30);
@@ -104,7 +104,7 @@ enum UsageRead {
 struct Progress {
     /// When it began.
     began: Instant,
-    /// The readings of the last look that asked for it.
+    /// The last readings that were compared with thresholds.
     seen: Observations,
 }
 
@@ -122,7 +122,7 @@ pub struct EvictionManager {
     reclaiming: Option<Signal>,
     /// When the last collection ended.
     collected: Option<Instant>,
-    /// The collection under way, one at a time; it is given up with this task.
+    /// The collection in progress, one at a time; it is abandoned with this task.
     collecting: JoinSet<Instant>,
     /// The progress of the last collection.
     progress: Option<Progress>,
@@ -225,8 +225,8 @@ impl EvictionManager {
         views
     }
 
-    /// Reads the usage of pods. None where it can't be read: then nobody is evicted, for a pod without
-    /// a reading would go before all others.
+    /// Reads the usage of pods. None if it can't be read: then no pod is evicted, because a pod without
+    /// a reading would come before all others.
     async fn usage(
         &mut self,
         read: UsageRead,
@@ -248,7 +248,7 @@ impl EvictionManager {
         }
     }
 
-    /// Evicts the first pod that is over a limit of its own.
+    /// Evicts the first pod that exceeds a limit of its own.
     async fn evict_over_limits(
         &mut self,
         active: &[PodView],

@@ -203,7 +203,7 @@ fn has_stopped(view: &PodView, seen: &PodStatus) -> bool {
         Phase::Terminated => !has_unstarted(seen),
         Phase::Finished => true,
         Phase::Terminating => false,
-        // One that stays for its log is wanted, as a pod that is over.
+        // A pod that stays for its log is wanted, as an ended pod.
         Phase::WaitingToStart | Phase::Syncing => {
             let pod = view.pod.as_ref();
             pod.is_some_and(|pod| is_over(pod.status.as_ref()))

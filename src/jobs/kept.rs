@@ -49,7 +49,7 @@ pub(super) struct RecordStore<T> {
     closed: Option<String>,
     /// When those that can't be read may be read again.
     read_at: Option<Instant>,
-    /// The Jobs whose records could not be written: when they may be written again, and why they weren't.
+    /// The Jobs whose records could not be written: when the write may be retried, and the error.
     refused: BTreeMap<JobName, (Instant, String)>,
 }
 

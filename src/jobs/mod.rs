@@ -48,7 +48,7 @@ use problems::{same_name, unreadable, unwritten};
 /// Names of the directories under the root.
 const JOBS: &str = "jobs";
 const CRON_JOBS: &str = "cronjobs";
-/// Least time between two looks at the pods: their status changes several times while they start.
+/// Minimum time between two checks of the pods: their status changes several times while they start.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parts of the agent that Jobs need.
@@ -76,8 +76,8 @@ pub struct Jobs {
     answers: Answers,
     /// The Jobs that have records, as the documents had them that these records are of.
     begun: BTreeMap<JobName, Wanted>,
-    /// The pods that run of records whose documents are not known, or that can't be read: they are left
-    /// as they are.
+    /// The running pods of records whose documents are unknown, or that can't be read: they are left as
+    /// they are.
     spared: BTreeSet<PodUid>,
     /// The times of CronJobs that are due and have no run, as last reported.
     told: BTreeMap<JobName, CronNote>,
@@ -89,19 +89,19 @@ pub struct Jobs {
     look_at: Option<Instant>,
 }
 
-/// Orders, and who waits for the answer to each.
+/// Orders, with the callers that wait for each answer.
 type Orders = BTreeMap<Order, Vec<oneshot::Sender<Answer>>>;
 
-/// Answers, each with who waits for it.
+/// Answers, each with its caller.
 type Answers = Vec<(oneshot::Sender<Answer>, Answer)>;
 
-/// A Job, and the pod that stands for it.
+/// A Job, and the pod that represents it.
 struct Wanted {
     job: Job,
     pod: SourcePod,
 }
 
-/// A CronJob, and the pod that stands for it.
+/// A CronJob, and the pod that represents it.
 struct WantedCron {
     cron: CronJob,
     pod: SourcePod,
@@ -193,8 +193,8 @@ impl Jobs {
             .extend(begun.filter(|(name, wanted)| is_begun(name, wanted)));
     }
 
-    /// Decides what becomes of Jobs, and has the disk say so. Returns why that failed, for each that
-    /// it failed for.
+    /// Decides the next states of Jobs, and writes them to disk. Returns the error of each failed
+    /// write.
     async fn run(
         &mut self,
         documents: &Documents,
@@ -325,8 +325,8 @@ impl Jobs {
         known.collect_map()
     }
 
-    /// Adds the pods that the records on disk stand for. While the disk does not take the record of an
-    /// edited Job, its pods are as they were before the edit, or spared where that is not known.
+    /// Adds the pods in the records on disk. While the record of an edited Job can't be written, its
+    /// pods are those from before the edit, or protected if those are unknown.
     fn put_in(
         &mut self,
         merged: &mut Merged,
@@ -397,13 +397,13 @@ impl Jobs {
                 self.orders.entry(order).or_default().push(answer);
             }
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
-            // Nobody can ask any more, and nothing is to change.
+            // There are no more callers, and nothing will change.
             else => std::future::pending().await,
         }
     }
 }
 
-/// Takes the pods that stand for Jobs and CronJobs out of a set.
+/// Removes the pods that represent Jobs and CronJobs from a set.
 fn take_out(merged: &mut Merged) -> Documents {
     let mut documents = Documents::default();
     for (_, pod) in merged.pods.extract_if(.., |_, pod| pod.runs.is_some()) {
@@ -466,7 +466,7 @@ fn answers(
     answers
 }
 
-/// The same answer for everybody who waits for it.
+/// Sends the same answer to all callers that wait for it.
 fn answered(
     senders: Vec<oneshot::Sender<Answer>>,
     answer: &Answer,

@@ -12,7 +12,7 @@ use mirrorlet_core::merge::Merged;
 use mirrorlet_core::small::{SmallCollect, SmallSort};
 use mirrorlet_core::workload::WorkloadKind;
 
-/// The documents of Jobs and CronJobs by kind and name, with the pods that stand for them.
+/// The documents of Jobs and CronJobs by kind and name, with the pods that represent them.
 type Documents<'a> = BTreeMap<(WorkloadKind, &'a JobName), (&'a Runs, &'a SourcePod)>;
 
 impl JobStates {

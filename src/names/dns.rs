@@ -44,7 +44,8 @@ impl DnsTable {
     }
 }
 
-/// The table of these names. Pods in the host's network can't be told from the host by their address.
+/// The table of these names. Pods in the host's network can't be distinguished from the host by their
+/// address.
 fn table(names: &Names, pods: &[NamedPod], forwarders: &[IpAddr], domain: &str) -> Table {
     let own = pods
         .iter()

@@ -38,8 +38,8 @@ use mirrorlet_runtime::{
     PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, Version,
 };
 
-/// Looks at pods that begin together: enough to hide one slow inspect, few enough to leave the
-/// Engine to the workers.
+/// Maximum number of reads of pods that begin together: enough to hide one slow inspect, few enough to
+/// leave the Engine to the workers.
 const LOOKS_MAX: usize = 16;
 /// How long a read counts towards that limit. A slower one most likely hangs, and must not block other
 /// pods; an inspect of a busy Engine takes less.
@@ -80,35 +80,35 @@ pub struct Observer {
     /// restarted.
     answered: Option<HashSet<ContainerId>>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
-    /// Pods being looked at.
+    /// Pods being read.
     looking: HashMap<PodUid, Look>,
-    /// Pods to look at as soon as there is room.
+    /// Pods to read as soon as the limit allows.
     queue: VecDeque<PodUid>,
-    /// Pods whose last look failed.
+    /// Pods whose last read failed.
     failed: HashSet<PodUid>,
     /// The runtime's address, for messages.
     endpoint: String,
-    /// When they are looked at again.
+    /// When they are read again.
     retry_at: Option<Instant>,
-    /// The relist whose looks are not all in yet.
+    /// The relist with reads in progress.
     sweep: Option<Sweep>,
     /// Asks a runtime that is doubted for a word, until it gives one.
     doubt: JoinSet<Result<(), String>>,
-    /// Asks a runtime that is there for its facts, which are asked for anew with each subscription.
+    /// Reads the facts of an available runtime, again for each subscription.
     learning: JoinSet<Result<()>>,
     /// Includes the ended pods without a worker: their observed status is not needed, and they may be
     /// many.
     settled: SettledPods,
 }
 
-/// A look under way.
+/// A read in progress.
 struct Look {
     began: Instant,
-    /// Whether another one was asked for meanwhile.
+    /// Whether another one was requested meanwhile.
     again: bool,
 }
 
-/// A relist under way.
+/// A relist in progress.
 struct Sweep {
     began: Instant,
     outstanding: HashSet<PodUid>,
@@ -235,7 +235,7 @@ impl Observer {
         *self.reach.borrow() == RuntimeReach::Up
     }
 
-    /// The runtime is away. Only the first of a row of failures is news.
+    /// Handles an unavailable runtime. Only the first of several failures is reported.
     fn lost(&mut self, cause: String) {
         if self.away_since.is_none() {
             self.away_since = Some(Instant::now());
@@ -253,7 +253,7 @@ impl Observer {
         if self.is_up() {
             return;
         }
-        // The version is for people; a runtime that goes away again says so by itself.
+        // The version is for users; a runtime that goes away again is noticed anyway.
         self.version = self.runtime.version().await.ok();
         let version = self.version.as_ref().map(ToString::to_string);
         let away = self.away_since.take().map(|since| since.elapsed());
@@ -293,8 +293,8 @@ impl Observer {
                 Some(word) = self.doubt.join_next() => {
                     match word {
                         Ok(Ok(())) => self.back().await,
-                        // It may answer what is under way all the same, some day: nothing is
-                        // given up, but it is said.
+                        // It may still answer calls in progress at some time: nothing is abandoned, but
+                        // it is reported.
                         Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT.longest()); }
                         // A panic is logged by the panic hook; the next doubt asks again.
                         Err(_) => {}
@@ -334,7 +334,7 @@ impl Observer {
         });
     }
 
-    /// Notes that a pod is to be looked at.
+    /// Records that a pod must be read.
     fn want(&mut self, uid: PodUid) {
         if let Some(look) = self.looking.get_mut(&uid) {
             look.again = true;
@@ -376,8 +376,8 @@ impl Observer {
         &mut self,
         done: Result<(PodUid, Instant, Result<PodStatus>), tokio::task::JoinError>,
     ) {
-        // A look that panicked is a defect, reported by the panic hook; which pod's it was can't
-        // be reported, so every pod being looked at is looked at again.
+        // A read that panicked is a defect, reported by the panic hook; its pod is unknown, so every
+        // pod being read is read again.
         let Ok((uid, began, found)) = done else {
             let again: Vec<PodUid> = self.looking.drain().map(|(uid, _)| uid).collect();
             self.queue.extend(again);
@@ -424,7 +424,7 @@ impl Observer {
     async fn relist(&mut self) -> Result<(), RuntimeError> {
         let began = Instant::now();
         let mut pods = self.runtime.get_pods(true).await?;
-        // Whoever gets a worker from now on asks for a look that is newer than this list.
+        // Workers that are created from now on request a read that is newer than this list.
         pods.0.retain(|pod| !self.settled.rests(&pod.uid));
         pods.0.shrink_to_fit();
         if let Some(ran) = self.answered.take()
@@ -491,7 +491,7 @@ async fn word(runtime: &dyn Runtime, deadline: Duration) -> Result<(), String> {
     }
 }
 
-/// Waits until a moment; for ever where there is none.
+/// Waits until a moment; forever without one.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,

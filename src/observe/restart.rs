@@ -51,7 +51,7 @@ pub(super) fn ran_lately(
     seen.iter().flat_map(of_entry).collect()
 }
 
-/// Whether somebody else than this agent stopped a container.
+/// Whether a container was stopped by others than this agent.
 fn was_stopped(by_hand: Option<UserActionRecord>) -> bool {
     by_hand.is_some_and(|by| matches!(by.what, UserAction::Signalled | UserAction::Stopped))
 }

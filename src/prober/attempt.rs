@@ -100,8 +100,9 @@ async fn attempt_once(
 
 /// The server's answer, or the failure of a server that was contacted.
 ///
-/// # Errors It was not contacted, because this machine had no resources for that: this says nothing
-/// about the container.
+/// # Errors
+/// It was not contacted, because this machine had no resources for that: this says nothing about the
+/// container.
 fn made<T>(asked: Result<T, ProbeError>) -> Result<Result<T, ProbeError>, String> {
     match asked {
         Err(error @ ProbeError::Exhausted { .. }) => Err(error.to_string()),

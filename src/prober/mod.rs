@@ -40,7 +40,7 @@ pub use kept::KEPT_FILE;
 /// How long results may change before they are left to the next agent: many pods get ready at once.
 const KEEP_AFTER: Duration = Duration::from_secs(1);
 
-/// Tells the time, which initial delays are measured by.
+/// The clock for initial delays.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// State that all probe workers share.
@@ -78,10 +78,10 @@ type Listed = watch::Receiver<Option<Arc<Pods>>>;
 /// A pod with its workers.
 struct Probed {
     view: watch::Sender<Arc<PodView>>,
-    /// Each worker's token; it stops when this is dropped. One that ended by itself stays, so that
-    /// it isn't started anew.
+    /// Each worker's token; it stops when this is dropped. The token of a worker that ended by itself
+    /// stays, so that it isn't started again.
     workers: BTreeMap<Key, DropGuard>,
-    /// Whether the pod was seen being stopped: if it is converged again, it begins anew.
+    /// Whether the pod was being stopped: if it is converged again, it starts afresh.
     ending: bool,
 }
 
@@ -170,7 +170,7 @@ impl ProbeManager {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Leaves the results to the next agent, unless they are there already.
+    /// Saves the results for the next agent, unless they are saved already.
     async fn keep(&mut self) {
         let Some(path) = self.kept.clone() else {
             return;

@@ -41,7 +41,7 @@ impl Rollouts {
                 (Ok(_), Some(why)) => Err(CommandError::NotKept(why.to_owned())),
                 (obeyed, _) => obeyed.map_err(CommandError::Refused),
             };
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _ = answering.answer.send(answer);
         }
     }

@@ -220,7 +220,7 @@ impl Rollouts {
         let failed = history
             .get(&uid)
             .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
-        // One that failed before is tried again only by an edit, which begins it anew.
+        // A version that failed before is retried only after an edit.
         let edited = history.newest.as_ref() != Some(&newest.uid());
         let tried = failed && !edited;
         let is_beside = history.beside.as_ref().is_some_and(|(one, _)| *one == uid);
@@ -319,7 +319,7 @@ impl Rollouts {
     /// The view of a version that is judged.
     fn seen<'a>(&self, view: Option<&'a PodView>, troubles: &'a [Trouble]) -> View<'a> {
         let uid = view.map(|view| &view.uid);
-        // Its status says nothing about it before it may start.
+        // Its status is meaningless before it may start.
         let waits = |view: &&PodView| {
             view.phase == WorkerPhase::WaitingToStart && self.delays.waits(&view.uid)
         };
@@ -360,7 +360,7 @@ impl Rollouts {
     }
 }
 
-/// Puts what runs from now on in the place of what ran so far.
+/// Replaces the running version by the one that runs from now on.
 fn make_room(
     room: &mut Cow<'_, Merged>,
     decisions: &BTreeMap<FullName, Decision>,

@@ -9,7 +9,7 @@ use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::observed::Pods;
 
-/// Pause between two looks at a pod that is still being stopped though its time is over.
+/// Interval of checks of a pod that is still being stopped after its grace period.
 const STOPPING_PERIOD: Duration = Duration::from_mins(1);
 
 impl Rollouts {

@@ -65,10 +65,10 @@ use ports::{Ports, waits_for_port};
 use prepare::Preparations;
 use turns::Queues;
 
-/// Least time between two looks at the pods that are judged: their status changes several times
+/// Minimum time between two checks of the pods that are judged: their status changes several times
 /// while they start.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// How often a revision that the node doesn't admit is asked for again.
+/// How often the admission of a refused revision is retried.
 const ADMIT_PERIOD: Duration = Duration::from_secs(10);
 /// Pause after host ports could not be handed over to the version that serves. It doesn't grow: clients
 /// reach another version until then.
@@ -166,7 +166,7 @@ impl Rollouts {
 
     fn look_at_engine(&mut self, now: Timestamp) {
         match self.engine.look() {
-            // No agent was there to start anything, or this one couldn't.
+            // There was no agent to start anything, or this one couldn't.
             Some(Return::First) => self.delays.begin(now),
             Some(Return::Again) => self
                 .histories
@@ -244,11 +244,11 @@ impl Rollouts {
         }
         self.tell_needed_images();
         self.serve(before).await;
-        // Before the merged set is: who reads both finds the history no older.
+        // Published before the merged set: a reader of both finds the history no older.
         self.published.publish(self.histories.clone());
     }
 
-    /// Puts the version that is to run in the place of the newest one.
+    /// Replaces the newest version by the one to run.
     fn take(
         &mut self,
         name: FullName,
@@ -302,7 +302,7 @@ impl Rollouts {
         if let Some(uid) = &uid {
             self.tell_not_served(name, uid, &error);
         }
-        // An Engine that doesn't answer says nothing about a version.
+        // An Engine that doesn't answer doesn't mean anything for a version.
         if error.passing || error.reason == SyncErrorReason::RuntimeUnavailable {
             return Decision {
                 history: before,
@@ -473,7 +473,7 @@ fn troubles(journal: &Journal, view: Option<&PodView>) -> Vec<Trouble> {
     })
 }
 
-/// The board's view of a version, whose deadline counts from then on at the earliest.
+/// The board's view of a version, whose deadline starts then at the earliest.
 fn seen<'a>(
     view: Option<&'a PodView>,
     troubles: &'a [Trouble],

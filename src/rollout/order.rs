@@ -78,7 +78,7 @@ impl RolloutHandle {
         steps.collect()
     }
 
-    /// A pod that there is, as it would be once its document is taken in.
+    /// An existing pod in its state after its document is merged.
     fn member(&self, pod: &SourcePod, newest: &Merged) -> Option<Member> {
         let histories = self.histories();
         let name = pod.full_name();

@@ -131,7 +131,8 @@ impl Planner<'_> {
         is_news
     }
 
-    /// Plans pods that swap host ports anew, as replaced together; false if there are none that can be.
+    /// Plans pods that swap host ports again, as replaced together; false if there are none that can
+    /// be.
     async fn swap(&self, plans: &mut [Plan], room: &mut Room) -> bool {
         let waiting: Vec<(usize, FullName)> = waiting(plans)
             .into_iter()
@@ -162,7 +163,7 @@ impl Planner<'_> {
             let again = self.plan(&at, &swapped).await;
             let replaced = |plan: &Plan| plan.pod.action == PlanAction::Replace;
             let all = again.iter().all(replaced);
-            // One that can't be replaced itself says so; the others wait for its port.
+            // A pod that can't be replaced reports that itself; the others wait for its port.
             let again = at.into_iter().zip(again);
             put(plans, again.filter(|(_, plan)| all || !replaced(plan)));
             if all {
@@ -221,7 +222,7 @@ struct Room {
 }
 
 impl Room {
-    /// The room without pods that nobody wants any more.
+    /// The room without pods that are no longer wanted.
     fn without(before: &Merged, gone: &[SourcePod]) -> Self {
         let mut pods = before.clone();
         for pod in gone {
@@ -241,7 +242,7 @@ impl Room {
         self.pods.pods.contains_key(uid) || stops.any(|pod| PodUid::of(pod) == *uid)
     }
 
-    /// The version in the room that a planned one replaces, unless that is there already.
+    /// The version in the room that a planned one replaces, unless it is the same.
     fn replaced_by(&self, newest: &SourcePod) -> Option<SourcePod> {
         let name = newest.full_name();
         let is_old = |pod: &&SourcePod| {
@@ -360,7 +361,7 @@ impl RolloutOptions {
             Preparation::Failed(cause.clone())
         });
         let beside = self.board.get(&PodUid::of(target)).filter(|_| !same);
-        // Every pod of a workload has its turn.
+        // Every pod of a workload gets its turn.
         let paused = Updates::of(&wanted.pod).is_some_and(|updates| updates.paused);
         let turn = if paused { Turn::Paused } else { Turn::Now };
         let decision = decide(
@@ -381,7 +382,7 @@ impl RolloutOptions {
         (check, decision)
     }
 
-    /// Whether a revision could be started in the place of the one that runs.
+    /// Whether a revision could be started in place of the running one.
     async fn check(
         &self,
         pod: &Arc<Pod>,

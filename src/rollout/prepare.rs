@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Shortest pause, whatever a failure says.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
-/// The preparations under way and done, by pod.
+/// The preparations in progress and completed, by pod.
 pub(super) struct Preparations {
     runtime: Arc<dyn Runtime>,
     pods: BTreeMap<FullName, OnePod>,

@@ -26,13 +26,13 @@ impl Rollouts {
         if decision.change == Some(Change::FellBack) {
             self.tell_fallen_back(name, decision);
         }
-        // What fails and runs on fails again and again, in other words each time.
+        // A version that failed and keeps running fails again and again, with varying messages.
         let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
         let fails_on = known.is_some_and(failed) && failed(&decision.phase);
         if known == Some(&decision.phase) || fails_on {
             return;
         }
-        // What failed before this agent's life is no news.
+        // Failures from before this agent's start are not reported.
         let (setback, cause) = match &decision.phase {
             Phase::Preparing => {
                 occurrences::rollout_started(telemetry.pod(name, &uid), &newest.uid());

@@ -144,7 +144,7 @@ pub(super) async fn port_forward(
     }))
 }
 
-/// A request that may take over its connection.
+/// A request whose connection may be hijacked.
 struct Entry {
     shared: Shared,
     permit: Permit,

@@ -98,8 +98,8 @@ pub fn bind(path: &FsPath) -> Result<UnixListener, SocketError> {
     };
     remove_stale(path).map_err(fail("replace"))?;
     let listener = UnixListener::bind(path).map_err(fail("bind"))?;
-    // Connecting takes the right to write, which neither a 0700 root nor a usual umask gives to
-    // others, so nobody gets in between the two calls.
+    // Connecting requires write permission, which neither a 0700 root nor a usual umask gives to
+    // others, so no other user gets in between the two calls.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(fail("restrict access to"))?;
     Ok(listener)
@@ -130,7 +130,7 @@ pub async fn serve(
     let sessions = TaskTracker::new();
     let app = router(view, sessions.clone(), cancel.clone());
     listen::serve(listener, app, Answers::Streams, cancel).await?;
-    // They end by the same token, and hold nothing that takes long to let go.
+    // They end by the same token, and hold nothing that takes long to release.
     sessions.close();
     sessions.wait().await;
     Ok(())
@@ -354,7 +354,7 @@ async fn config(State(shared): State<Shared>) -> Json<serde_json::Value> {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LogsQuery {
-    /// Go on with new lines until the container ends.
+    /// Continue with new lines until the container ends.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub follow: bool,
     /// The instance before the newest.

@@ -160,7 +160,7 @@ impl FakeView {
         }
     }
 
-    /// Has all logs without end go on with that.
+    /// Adds that text to all endless logs.
     pub(crate) fn say(&self, words: &str) {
         self.said.send_replace(words.to_owned());
     }
@@ -280,7 +280,7 @@ impl AgentView for FakeView {
         Ok(ImagesReport::default())
     }
 
-    /// One pod, as often as it is asked for.
+    /// One pod, for each request.
     fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>> {
         let report = TopReport {
             pods: vec![PodUsage::default()],
@@ -312,7 +312,7 @@ impl AgentView for FakeView {
         self.changes.subscribe()
     }
 
-    /// The revision asked for; 7 where none is.
+    /// The requested revision; 7 by default.
     async fn command_rollout(
         &self,
         pod: &str,
@@ -364,7 +364,7 @@ impl AgentView for FakeView {
         uid.strip_prefix("mirror-").unwrap_or(uid).into()
     }
 
-    /// Pod `gone` does not exist, pod `broken` breaks off, pod `endless` goes on for ever.
+    /// Pod `gone` does not exist, the log of pod `broken` is aborted, that of pod `endless` never ends.
     async fn logs(
         &self,
         uid: &PodUid,
@@ -528,7 +528,7 @@ impl ContainerAccess for FakeView {
         self.exec_in_container(id, &options).await
     }
 
-    /// Port 7 echoes, nobody listens on others.
+    /// Port 7 echoes, other ports are closed.
     async fn port_forward(&self, _uid: &PodUid, port: u16) -> Result<DuplexStream, RuntimeError> {
         if port != 7 {
             return Err(RuntimeError::Local("connection refused".to_owned()));
@@ -542,7 +542,7 @@ impl ContainerAccess for FakeView {
         Ok(Box::new(theirs))
     }
 
-    /// `/dir` is a directory, nothing else is there.
+    /// `/dir` is a directory, nothing else exists.
     async fn stat_in_container(
         &self,
         _id: &ContainerId,

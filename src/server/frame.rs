@@ -125,7 +125,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Adds what has come.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }

@@ -120,7 +120,7 @@ async fn connection<L: Listener>(
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
-        // Both arms only borrow the connection, which goes on below.
+        // Both arms only borrow the connection, which continues below.
         _ = serving.as_mut() => return,
         () = cancel.cancelled() => serving.as_mut().graceful_shutdown(),
     }

@@ -18,7 +18,7 @@ pub trait NodeStats: Send + Sync + 'static {
     /// The JSON of `/stats/summary`.
     ///
     /// # Errors
-    /// Why the machine can't be looked at.
+    /// Why the machine can't be read.
     async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String>;
 
     /// The page of `/metrics/resource`.
@@ -73,7 +73,7 @@ fn page(text: String) -> Response {
     ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
 }
 
-/// Whether the one parameter there is says so: once, and `true`.
+/// Whether the only parameter is set: once, and to `true`.
 fn only_cpu_and_memory(query: Option<&str>) -> bool {
     let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let said: Vec<_> = pairs

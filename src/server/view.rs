@@ -240,7 +240,7 @@ pub struct Shown {
     pub bindings: Bindings,
     /// The workloads.
     pub workloads: Vec<SourceWorkload>,
-    /// The states of those whose pods stay.
+    /// The states of those with permanent pods.
     pub standings: Vec<WorkloadReport>,
     /// The versions of those whose pods are updated together.
     pub revisions: BTreeMap<WorkloadKey, Vec<WorkloadRevision>>,
@@ -259,7 +259,7 @@ pub struct Shown {
 /// that return a stream, and those about volumes.
 #[async_trait]
 pub trait AgentView: Send + Sync + 'static {
-    /// One look at everything.
+    /// The current report.
     fn status(&self) -> StatusReport;
 
     /// Reads the manifest directory and merges it, so that later calls see files that were just saved.
@@ -279,7 +279,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// The pod of that namespace and name, whether static or of the API server; never a mirror.
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 
-    /// Whether a pod of that name is over, and nothing of it is left on this node.
+    /// Whether a pod with that name has ended, and nothing of it is left on this node.
     fn is_settled(&self, namespace: &str, name: &str) -> bool;
 
     /// The revisions of a static pod, by name, namespace/name, or UID.
@@ -352,8 +352,9 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// The log of an instance of a container; by default of the pod's only or default container.
     ///
-    /// # Errors The pod, container or instance does not exist; none was given and the pod has several;
-    /// the Engine refused.
+    /// # Errors
+    /// The pod, container or instance does not exist; none was given and the pod has several; the
+    /// Engine refused.
     async fn logs(
         &self,
         uid: &PodUid,
@@ -364,8 +365,9 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// The newest instance of a container; by default of the pod's only or default container.
     ///
-    /// # Errors The pod, container or instance does not exist, or is not running though it `must_run`;
-    /// none was given and the pod has several.
+    /// # Errors
+    /// The pod, container or instance does not exist, or is not running though it `must_run`; none was
+    /// given and the pod has several.
     fn instance(
         &self,
         uid: &PodUid,
@@ -410,7 +412,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// Gives a pod of a manifest that is about to be removed at most that long to end.
     fn shorten_grace(&self, uid: &PodUid, grace: Duration);
 
-    /// Takes that back for a pod whose removal has failed.
+    /// Reverts that for a pod whose removal has failed.
     fn forget_grace(&self, uid: &PodUid);
 
     /// All that the embedded API shows, but for events. The Node's conditions keep their times from

@@ -76,7 +76,7 @@ pub struct LastGoodStore {
     known: BTreeMap<String, LastGood>,
     /// Those that were in a directory that was a mount of its own.
     mounted: BTreeSet<String>,
-    /// Locations whose file on disk is not what `known` says.
+    /// Locations whose file on disk differs from `known`.
     unsaved: BTreeSet<String>,
 }
 
@@ -233,7 +233,7 @@ impl LastGoodStore {
         let mut documents = Vec::new();
         for document in stored.documents {
             match document_from_canonical(&document.canonical, &context) {
-                // Name and UID are computed anew: both depend on the node's name.
+                // Name and UID are computed again: both depend on the node's name.
                 Ok(good) => documents.extend(good.key().map(|key| LastGoodDocument {
                     number: document.number,
                     key,

@@ -16,7 +16,7 @@ const TEXT_BYTES_MAX: usize = 4 << 20;
 /// The initial size of a buffer in bytes: most texts are smaller than a page.
 const TEXT_BYTES: usize = 16 << 10;
 
-/// Most directories a search looks at, and how deep: far more than a machine full of pods has.
+/// Maximum number of directories in a search, and its depth: far more than a machine full of pods has.
 const SEARCH_DIRECTORIES_MAX: usize = 50_000;
 const SEARCH_DEPTH_MAX: usize = 16;
 
@@ -101,9 +101,9 @@ impl Buffer {
     }
 }
 
-/// Reads a file into `text`, which grows as it must. Not `read_to_string`: that asks for the
-/// length of each file first, which the kernel says is 0, and for its end in the end. The kernel
-/// fills the room it is given (`fs/seq_file.c`), so a text that leaves room over is whole.
+/// Reads a file into `text`, which grows as needed. Not `read_to_string`: that requests the length of
+/// each file first, which the kernel reports as 0, and reads its end separately. The kernel fills the
+/// given buffer (`fs/seq_file.c`), so a text that doesn't fill it is complete.
 fn fill(text: &mut Vec<u8>, path: &Path) -> Option<usize> {
     let mut file = File::open(path).ok()?;
     if text.is_empty() {

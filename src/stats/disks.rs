@@ -21,7 +21,7 @@ use mirrorlet_core::stats::Disk;
 /// (`--volume-stats-agg-period`).
 const WAIT: Duration = Duration::from_mins(1);
 
-/// How long what was measured is remembered though nobody asks for it.
+/// How long a measurement is kept without requests.
 const FORGET: Duration = Duration::from_mins(5);
 
 /// Pauses after measurements that took too long.

@@ -50,7 +50,7 @@ struct Place {
 /// The upper directory of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Upper {
-    /// Nobody has looked yet.
+    /// It has not been read yet.
     Unknown,
     /// It has no upper directory, or an unknown one.
     None,
@@ -120,7 +120,7 @@ impl UsageReader {
         })
     }
 
-    /// Looks at these pods, and forgets all others. Blocks.
+    /// Reads these pods, and forgets all others. Blocks.
     pub(super) fn look_at_pods(&mut self, asked: &Asked<'_>, views: &[PodView]) -> Vec<PodReading> {
         self.usages.begin();
         self.pods(asked, views)

@@ -40,14 +40,14 @@ use mirrorlet_host::telemetry::occurrences;
 /// kernel, and scrapers give up after ten seconds themselves.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Pause between two looks while disks are being measured for somebody who waits.
+/// Interval of checks while a caller waits for disks to be measured.
 const MEASURE_POLL: Duration = Duration::from_millis(250);
 
 /// How long a reading is served again, and the minimum window of a rate. Scrapers request every 15 to
 /// 60 seconds; cAdvisor's numbers are up to 15 seconds old.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The same for whoever watches.
+/// The same for watches.
 const SAMPLE_FRESH: Duration = Duration::from_millis(500);
 
 /// Window of the rates of the first sample.
@@ -160,7 +160,7 @@ impl StatsProvider {
         self.options.engine.dirs().await.map(|dirs| dirs.images)
     }
 
-    /// Measures disks that were asked for, until cancelled.
+    /// Measures the requested disks, until cancelled.
     pub async fn run(&self, cancel: CancellationToken) {
         self.disks.run(cancel).await;
     }
@@ -232,7 +232,7 @@ impl StatsProvider {
         let views = Arc::new(views);
         loop {
             let engine_dirs = self.options.engine.dirs().await;
-            // Whoever looks now may wait for the kernel, and keeps it meanwhile.
+            // A reader that is waiting for the kernel holds the lock.
             let free = Arc::clone(&self.pod_looker).lock_owned();
             let Ok(mut looker) = tokio::time::timeout(LOOK_DEADLINE, free).await else {
                 return Err(StatsError::Deadline);

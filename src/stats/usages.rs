@@ -13,7 +13,7 @@ use mirrorlet_core::resources::container_shares;
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::{Scope, Usage, cgroup, nano_cores};
 
-/// How long a reading of a sandbox, whose one process sleeps for ever, is served again.
+/// How long a reading of a sandbox, whose only process sleeps, is served again.
 const SANDBOX_FRESH: Duration = Duration::from_mins(1);
 
 /// The owner of a cgroup that is read.
@@ -138,7 +138,7 @@ impl Usages {
     }
 }
 
-/// The window of the next rate, and the rate of this one. A window that is too short goes on.
+/// The window of the next rate, and the rate of this one. A window that is too short is extended.
 fn rate(before: Option<&Kept>, usage: &Usage, fresh: Duration) -> (Option<Edge>, Option<u64>) {
     let now = usage.cpu.map(|cpu| (usage.time, cpu.usage_nanos));
     let Some((kept, now)) = before.zip(now) else {

@@ -21,7 +21,7 @@ use mirrorlet_runtime::RuntimeError;
 pub struct Entry {
     /// Its status; empty if the runtime has nothing of it, the last valid one beside an error.
     pub status: Arc<PodStatus>,
-    /// Why the newest look at it failed.
+    /// Why the newest read of it failed.
     pub error: Option<RuntimeError>,
     /// When the read began that this comes from; none before the first.
     pub modified: Option<Instant>,
@@ -196,8 +196,8 @@ impl CacheReader {
             {
                 return known;
             }
-            // Neither sender can be gone while `self` holds the cache; an entry that was
-            // forgotten is subscribed to anew.
+            // Neither sender can be gone while `self` holds the cache; if an entry was removed, the
+            // reader subscribes again.
             tokio::select! {
                 changed = entry.changed() => if changed.is_err() { entry = self.subscribe(uid) },
                 _ = floor.changed() => {}

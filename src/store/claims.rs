@@ -64,7 +64,7 @@ pub fn releases() -> (ClaimHandle, Releases) {
 pub struct ClaimStore {
     kept: StateDir,
     saved: Bindings,
-    /// Answers to those who had claims released: whether the claim has no binding.
+    /// Answers to release requests: whether the claim has no binding.
     answers: Vec<(oneshot::Sender<bool>, bool)>,
 }
 
@@ -165,7 +165,7 @@ impl ClaimStore {
     /// Answers the release requests. The merge without their bindings is published by then.
     pub fn answer(&mut self) {
         for (done, is_released) in self.answers.drain(..) {
-            // Nobody waits for an answer any more once the client has gone.
+            // The receiver is gone if the client has disconnected.
             let _ = done.send(is_released);
         }
     }

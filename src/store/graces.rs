@@ -30,7 +30,7 @@ impl Graces {
     pub fn forget(&self, uid: &PodUid) {
         self.0.send_if_modified(|all| {
             all.remove(uid);
-            // Nobody waits for that.
+            // No subscriber needs to be woken.
             false
         });
     }

@@ -11,7 +11,7 @@ const REQUESTS_MAX: usize = 1024;
 /// A request to the observer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A look at this pod.
+    /// Read this pod.
     Look(PodUid),
     /// The observed state of this pod is no longer needed.
     Forget(PodUid),
@@ -19,7 +19,7 @@ pub enum Request {
     Doubt,
 }
 
-/// Asks for looks.
+/// Sends requests to the observer.
 #[derive(Debug, Clone)]
 pub struct LookRequests(mpsc::Sender<Request>);
 
@@ -32,7 +32,7 @@ pub fn look_requests() -> (LookRequests, mpsc::Receiver<Request>) {
 impl LookRequests {
     /// Requests a read of `uid`; its result arrives in the cache.
     pub async fn look(&self, uid: &PodUid) {
-        // The observer is gone only while the agent shuts down, and then nobody waits for a look.
+        // The observer only ends while the agent shuts down, and then no caller waits for a read.
         let _ = self.0.send(Request::Look(uid.clone())).await;
     }
 

@@ -76,7 +76,7 @@ impl ProbeWriter {
                 return;
             };
             entry.send_replace(Arc::default());
-            // A worker that goes on listening is about to begin anew with it.
+            // A worker that is still subscribed is about to add it again.
             if entry.receiver_count() == 0 {
                 entries.remove(uid);
             }

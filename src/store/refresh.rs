@@ -15,7 +15,7 @@ impl RefreshHandle {
     pub async fn refresh(&self) {
         let (done, refreshed) = oneshot::channel();
         if self.0.send(done).await.is_ok() {
-            // A task that has ended takes in nothing more.
+            // A task that has ended processes nothing more.
             let _ = refreshed.await;
         }
     }

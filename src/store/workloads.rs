@@ -34,7 +34,7 @@ struct Stored {
 pub struct WorkloadStore {
     path: Option<PathBuf>,
     known: BTreeMap<WorkloadKey, Origin>,
-    /// Why the file lacks what is known, if it does.
+    /// Why the file is outdated, if it is.
     unkept: Option<String>,
 }
 

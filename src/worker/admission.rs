@@ -51,7 +51,7 @@ impl PodWorkers {
             let is_here = held.contains_key(&PodUid::of(pod));
             let verdict = self.ask(pod, &node, &active, is_here);
             if !is_api_pod(pod) && !is_beside(pod) && self.runs(&PodUid::of(pod)) {
-                // It waits for nobody: it runs, and has to be stopped before another starts.
+                // It doesn't wait: it runs, and must be stopped before another starts.
                 self.locks
                     .with(|locks| locks.adopt(&FullName::of(pod), &PodUid::of(pod)));
             }
@@ -83,7 +83,7 @@ impl PodWorkers {
         let admitted = Verdict::Admitted {
             preempt: Vec::new(),
         };
-        // A pod that only has to come to its end is not asked for.
+        // A pod that must only be ended needs no admission.
         if ending(pod).is_some() || has_ended(pod) {
             return admitted;
         }
@@ -152,7 +152,7 @@ impl PodWorkers {
         self.start_worker(uid, full_name, command, pod, cancel);
     }
 
-    /// Pods that count when another asks for room: admitted, and not over.
+    /// Pods that count in the admission of another: admitted, and not ended.
     fn active_pods(&self) -> Vec<Arc<Pod>> {
         let active = self
             .workers

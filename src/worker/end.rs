@@ -51,7 +51,7 @@ impl Worker {
         self.take_newest();
         let failed = self.failed.as_ref();
         if failed.is_some_and(|failed| failed.failure.cause == FailureCause::Refused) {
-            // Nothing has to be seen for that.
+            // No observation is needed for that.
             self.publish(&Arc::clone(&self.observed));
         }
         let mut backoff = STOP_RETRY;
@@ -169,8 +169,8 @@ impl Worker {
     pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Result<Rested, Shutdown> {
         self.finished();
         self.context.probes.leave(&self.uid);
-        // Who waits for the end of an evicted pod measures the disk next: the end is told once the
-        // files are removed, or could not be.
+        // The eviction task measures the disk after the end of an evicted pod: the end is reported once
+        // the files are removed, or could not be.
         let mut frees_first = self.frees_files();
         loop {
             self.take_newest();
@@ -353,8 +353,8 @@ impl Worker {
     pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Result<bool, Shutdown> {
         let since = self.since();
         let before = std::mem::replace(&mut self.state, State::Terminated { since });
-        // Who waits for a stop doesn't wait for the remains, which a disk may keep for ever; who waits
-        // for the end of an evicted pod does.
+        // Waiting for a stop doesn't include the remains, which a disk may keep forever; waiting for
+        // the end of an evicted pod does.
         if matches!(before, State::Finished { .. }) || !self.frees_files() {
             self.tell();
         }
@@ -371,8 +371,8 @@ impl Worker {
         };
         match removed {
             Ok(()) => {
-                // Not over before it is seen to be: a create of an agent before this one may take
-                // effect only now, and nobody would look at the pod again.
+                // The pod must be read once more before it counts as ended: an earlier agent's create
+                // may take effect only now, and the pod would not be read again.
                 self.newer_than = Instant::now();
                 self.context.looks.look(&self.uid).await;
                 let seen = tokio::select! {

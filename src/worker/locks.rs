@@ -15,7 +15,7 @@ use mirrorlet_core::api::{FullName, PodUid};
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     uid: PodUid,
-    /// Whether it runs beside another, and keeps nobody waiting.
+    /// Whether it runs beside another, and blocks no other pod.
     beside: bool,
 }
 

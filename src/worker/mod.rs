@@ -168,7 +168,7 @@ pub struct PodWorkers {
     evictions: mpsc::Receiver<Evict>,
     /// Pods of manifests that were evicted.
     evicted: Evicted,
-    /// Pods that are over, and have no worker.
+    /// Ended pods without a worker.
     finished: Finished,
     /// The new pods that wait after the agent's start.
     early: Early,
@@ -270,7 +270,7 @@ impl PodWorkers {
                     self.start_waiting(&cancel);
                 }
                 step = self.tidy.step() => self.tidy(step, &cancel),
-                // Nobody publishes the node any more: it stays as it is.
+                // There is no publisher of the node any more: it stays as it is.
                 changed = node.changed(), if node_told => match changed {
                     Ok(_) => self.node_changed(&cancel),
                     Err(_) => node_told = false,
@@ -357,7 +357,7 @@ impl PodWorkers {
             }
             let pod = (self.context.versions)(&full_name, &uid);
             if let Some(pod) = &pod {
-                // Those that may still be wanted wait for nobody, but others may have to wait for them.
+                // Those that may still be wanted don't wait, but others may have to wait for them.
                 self.locks.pod_stops(pod, &AtomicBool::new(true));
             }
             if wanted.may_stop(&uid) && !self.tidy.removes(&uid) {

@@ -47,7 +47,8 @@ pub(super) struct StoppingPods {
 #[derive(Debug)]
 struct Stopping {
     pod: Arc<Pod>,
-    /// The time until which critical pods wait for its room; none if it was not preempted, or that is over.
+    /// The time until which critical pods wait for it; none if it was not preempted, or that time is
+    /// over.
     room_until: Option<Instant>,
     /// Why the last attempt to stop it, or to read what runs of it, failed; empty if none has.
     error: Arc<str>,
@@ -79,7 +80,8 @@ impl StoppingPods {
         }
     }
 
-    /// Notes why a pod can't be stopped, empty for no reason any more, and says whether that is news.
+    /// Records why a pod can't be stopped, empty for no reason any more, and returns whether that
+    /// changed.
     fn fail(&mut self, uid: &PodUid, error: &Arc<str>) -> bool {
         let stopping = self.pods.get_mut(uid);
         stopping.is_some_and(|it| std::mem::replace(&mut it.error, Arc::clone(error)) != *error)
@@ -241,7 +243,7 @@ impl SharedLocks {
 
     /// Handles an ended pod: nothing of it runs, and nothing will.
     pub(super) fn ended(&self, uid: &PodUid, active: &AtomicBool) {
-        // Within the lock: the pod may be told to stop at this moment.
+        // Within the lock: the pod may be ordered to stop at this moment.
         let was_active = self.with_stopping(|_| active.swap(false, Ordering::Relaxed));
         self.pod_stopped(uid);
         if was_active {

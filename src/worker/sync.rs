@@ -101,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// Leaves a pod alone whose state is unknown. The observer lists again by itself.
+    /// Leaves a pod with an unknown state alone. The observer lists again by itself.
     fn leave_alone(&mut self, entry: &Entry, error: &RuntimeError) {
         let words = error.to_string();
         if !error.is_unavailable() && *self.error != *words {
@@ -130,8 +130,8 @@ impl Worker {
         self.forget_mended(status);
         self.note_waiting(status, &plan);
         if self.is_api && plan.finished {
-            // A pod of the API server is over once and for all; a manifest's stays as it is, for
-            // its manifest may change.
+            // An API pod has ended for good; a manifest's stays as it is, because its manifest may
+            // change.
             self.publish(status);
             return Round::Over;
         }
@@ -420,7 +420,7 @@ fn is_start(action: SyncAction) -> bool {
     )
 }
 
-/// Waits for a change, for ever where there can't be any. Cancel safe.
+/// Waits for a change; forever if there can't be any. Cancel safe.
 async fn changed(news: &mut watch::Receiver<u64>) {
     if news.changed().await.is_err() {
         std::future::pending::<()>().await;

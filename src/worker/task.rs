@@ -108,7 +108,7 @@ impl Worker {
         active: Arc<AtomicBool>,
     ) -> Self {
         let backoff = Backoff::of_containers(context.backoff_max);
-        // One that runs unwanted only has to be stopped.
+        // A pod that runs unwanted only has to be stopped.
         let is_unwanted = matches!(*commands.borrow(), Command::Stop { .. });
         let since = Instant::now();
         let state = if is_unwanted {
@@ -168,7 +168,7 @@ impl Worker {
             if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
                 return Ok(Life::Over);
             }
-            // On the heap while it lasts: pods that are over are many, and rest.
+            // Boxed while it runs: there are many ended pods with idle workers.
             Box::pin(self.sync_until_stopped(cancel)).await?;
         }
         loop {
@@ -297,7 +297,7 @@ impl Worker {
             }
             self.error = message;
             if self.is_api {
-                // Something of it may be here that was not looked at.
+                // Parts of it that were not observed may exist here.
                 self.tell();
             } else {
                 self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));

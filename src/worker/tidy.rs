@@ -29,7 +29,7 @@ const RETRY: ExponentialBackoff =
 /// The next look, the work in progress, and the reported problems.
 #[derive(Debug)]
 pub(super) struct Tidy {
-    /// None before the first look, and while one is under way.
+    /// None before the first look, and while one is in progress.
     next: Option<Instant>,
     /// The look or the removal in progress, one at a time. A disk may take minutes, or never answer: no
     /// worker waits for that.
@@ -125,7 +125,7 @@ impl PodWorkers {
             Step::Found(orphans) => self.remove_remains(orphans),
             Step::Removed(left) => {
                 self.tidy.removed(left);
-                // They may have come back meanwhile.
+                // They may be wanted again meanwhile.
                 self.apply(cancel);
                 self.adopt_and_stop_unwanted(cancel);
             }
@@ -146,7 +146,7 @@ impl PodWorkers {
     }
 
     fn remove_remains(&mut self, mut orphans: Vec<PodUid>) {
-        // Some may have come back since the look began.
+        // Some may be wanted again since the look began.
         let wanted = self.wanted.borrow().clone();
         orphans.retain(|uid| {
             let is_kept = wanted.has(uid) || wanted.spared.contains(uid);

@@ -71,7 +71,7 @@ fn sample(view: &PodView) -> PodSample {
     }
 }
 
-/// The values of a pod that is over and has no worker. Its status is not decoded for them.
+/// The values of an ended pod without a worker. Its status is not decoded for them.
 fn finished_sample(name: &FullName, has_succeeded: bool) -> PodSample {
     PodSample {
         name: name.clone(),

@@ -69,8 +69,8 @@ pub(super) struct Dns {
     written: Served,
     /// Whether it is wanted; otherwise it stays as long as pods use it.
     is_wanted: bool,
-    /// Whether the agent has other files than the host, and maybe another network: it can't tell then
-    /// whether the server is used.
+    /// Whether the agent has other files than the host, and maybe another network: it can't determine
+    /// then whether the server is used.
     is_apart: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn start(
     spawn_until(parts, cancel, "DNS forwarders", keeping);
     let location = directory.join(MANIFEST).to_string_lossy().into_owned();
     let (mut writer, reader) = source(SourceName::new(PodSource::File, location.as_str()));
-    // What an agent before wrote is wanted until more is known, and nobody has to wait for that.
+    // An earlier agent's manifest is wanted until more is known, without any wait.
     let path = directory.join(MANIFEST);
     let text = disk::blocking(move || disk::read_small(&path, MANIFEST_MIB_MAX)).await;
     let text = text.unwrap_or_default();
@@ -177,7 +177,7 @@ impl Dns {
         }
     }
 
-    /// Provides the pod once; false once nobody needs it any more.
+    /// Provides the pod once; false once it is no longer needed.
     async fn provide(&mut self) -> Result<bool, Diagnostic> {
         let mut next = if self.is_wanted {
             self.in_network().await?
@@ -268,7 +268,7 @@ impl Dns {
     }
 }
 
-/// The addresses that a server listens on, and the subnets whose clients it answers.
+/// The addresses of a server, and the subnets of its clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Served {
     listen: Vec<Ipv4Addr>,

@@ -83,7 +83,7 @@ impl Newest {
         }
     }
 
-    /// The one of a pod that is over, by its last status.
+    /// The instance of an ended pod, from its last status.
     fn told(status: &core::PodStatus, name: &str) -> Option<Self> {
         let status = all_container_statuses(status).find(|status| status.name == name)?;
         let ended = status.state.as_ref()?.terminated.as_ref();

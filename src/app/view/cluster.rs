@@ -94,7 +94,7 @@ impl ClusterView {
                 certificate_error: problem.clone(),
                 ..report
             },
-            // That there is nobody to call it as says more than that it isn't called.
+            // That there is no identity is more informative than that it isn't called.
             IdentityState::Needed { words, since } => ApiReport {
                 reachable: false,
                 error: Some(words.clone()),

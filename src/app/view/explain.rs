@@ -74,7 +74,7 @@ pub(super) fn explain(
     })
 }
 
-/// The pods whose manifests are rejected, and why.
+/// The pods with rejected manifests, and the reasons.
 fn rejections(sources: &[SourceReport]) -> BTreeMap<FullName, &Diagnostic> {
     let problems = sources.iter().flat_map(|source| &source.problems);
     problems
@@ -87,7 +87,7 @@ fn rejections(sources: &[SourceReport]) -> BTreeMap<FullName, &Diagnostic> {
         .collect_map()
 }
 
-/// Why a pod is not there whose manifest is rejected.
+/// Why a pod with a rejected manifest doesn't exist.
 fn not_running(name: &FullName, problem: &Diagnostic) -> ViewError {
     ViewError {
         help: problem.help.clone(),

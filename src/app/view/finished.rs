@@ -29,7 +29,7 @@ fn view_of(finished: &FinishedPod) -> Option<PodView> {
 }
 
 impl View {
-    /// A pod that is over and has no worker.
+    /// An ended pod without a worker.
     pub(super) fn finished_pod(&self, uid: &PodUid) -> Option<Pod> {
         self.merged.get().finished.get(uid)?.pod()
     }

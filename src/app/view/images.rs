@@ -40,7 +40,7 @@ impl View {
     }
 }
 
-/// Those who use an image.
+/// The users of an image.
 #[derive(Default)]
 struct Users {
     pods: BTreeSet<String>,
@@ -61,7 +61,7 @@ fn report<'a>(
         let statuses = pod.status.iter().flat_map(all_container_statuses);
         let ids = statuses.map(|container| container.image_id.clone());
         let owner = WorkloadKey::of(pod);
-        // As it stands, too: it may be an id.
+        // Also in its original form: it may be an id.
         let written = spec::image_names(pod).map(str::to_owned);
         let names = spec::image_names(pod).filter_map(full);
         for image in written.chain(names).chain(ids) {

@@ -119,7 +119,7 @@ impl View {
         let states = self.jobs.states();
         let named = states.jobs.iter().map(|job| (&job.namespace, &job.name));
         let found = one_named(stripped.unwrap_or(text), "job", named)?;
-        // One whose state can't be read is none of them, and may be ordered all the same.
+        // A Job whose state can't be read is none of them, but may be ordered anyway.
         Ok(found.or_else(|| stripped.map(job_name)))
     }
 
@@ -156,7 +156,7 @@ impl View {
     }
 }
 
-/// The command that says what became of a pod.
+/// The command that explains the state of a pod.
 fn explained(name: &FullName) -> String {
     format!("see mirrorlet explain {}/{}", name.namespace, name.name)
 }
@@ -275,8 +275,8 @@ pub(super) fn answer_of(obeyed: Result<JobName, OrderError>) -> Result<OrderAnsw
     }
 }
 
-/// When the images of the containers that an order is about are pulled. A restart needs them: what
-/// is stopped has to start again.
+/// When the images of the affected containers are pulled. A restart needs them: the stopped containers
+/// have to start again.
 fn pulls(order: &Order, is_started: bool) -> Option<PullWhen> {
     if order.pull || order.verb == Verb::Pull {
         return Some(PullWhen::Now);

@@ -204,7 +204,7 @@ pub(super) fn report(
     }
 }
 
-/// The report of a pod whose turn to start has not come.
+/// The report of a pod that waits for its turn to start.
 fn waiting(report: PodReport, message: &str) -> PodReport {
     PodReport {
         status: "Pending".to_owned(),

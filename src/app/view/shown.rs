@@ -30,7 +30,7 @@ const READY: &str = "Ready";
 impl View {
     pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
         let merged = self.merged.get();
-        // Before the look at the pods: what it knows of is among them.
+        // Read before the pods, so that all known ones are among them.
         let complete = self.is_complete(&merged);
         let objects = merged.objects.values().cloned().collect();
         let jobs = self.jobs.states();
@@ -58,7 +58,7 @@ impl View {
         }
     }
 
-    /// Whether everything is known that is there.
+    /// Whether everything that exists is known.
     fn is_complete(&self, merged: &Merged) -> bool {
         let entries = self.cache.all().into_iter();
         // What a look that failed would have found is not known.
@@ -123,7 +123,7 @@ impl View {
         documents.into_iter().cloned().collect()
     }
 
-    /// The states of the workloads whose pods stay.
+    /// The states of the workloads with permanent pods.
     pub(super) fn workload_reports(
         &self,
         merged: &Merged,
@@ -154,7 +154,7 @@ impl View {
         };
         let mut status =
             compute_node_status(&facts, &readings, &problems, before, Timestamp::now());
-        // A heartbeat is no news: it would be a change of the Node with each look.
+        // Heartbeats are dropped: they would be a change of the Node at each read.
         for condition in status.conditions.iter_mut().flatten() {
             condition
                 .last_heartbeat_time
@@ -252,7 +252,7 @@ fn shown_pod(wanted: &SourcePod, newest: Option<Arc<Pod>>, view: Option<&PodView
     }
 }
 
-/// The workloads whose pods stay.
+/// The workloads with permanent pods.
 pub(super) fn staying(
     workloads: &[SourceWorkload],
 ) -> impl Iterator<Item = (WorkloadKey, &SourceWorkload)> {

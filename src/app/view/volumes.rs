@@ -72,7 +72,7 @@ impl View {
     }
 }
 
-/// The error for a volume that somebody uses.
+/// The error for a volume in use.
 fn in_use(volume: &VolumeReport) -> Option<ViewError> {
     let name = &volume.name;
     let (user, help) = match (volume.pods.first(), volume.workloads.first()) {

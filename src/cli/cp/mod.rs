@@ -125,7 +125,7 @@ impl Stat {
     }
 }
 
-/// A container whose files are meant.
+/// The container of a copy.
 struct Container<'a> {
     root: &'a Path,
     uid: String,
@@ -180,7 +180,7 @@ impl<'a> Container<'a> {
         let (tell, done) = oneshot::channel();
         std::thread::spawn(move || {
             let unpacked = unpack::unpack(Pieces::new(receiver), name.as_deref(), &target, modes);
-            // Nobody may want to know.
+            // The receiver may be gone.
             let _ = tell.send(unpacked);
         });
         let mut broken = None;
@@ -226,7 +226,7 @@ impl<'a> Container<'a> {
         let (tell, done) = oneshot::channel();
         let source = source.to_owned();
         std::thread::spawn(move || {
-            // Nobody may want to know.
+            // The receiver may be gone.
             let _ = tell.send(pack::pack(&source, name.as_deref(), &sender));
         });
         let frames = futures::stream::unfold(receiver, |mut receiver| async move {
@@ -281,7 +281,7 @@ impl<'a> Container<'a> {
                 }
                 split(&path)
             }
-            // Not there: it gets that name, if its directory is there.
+            // Missing: it is created with that name, if its directory exists.
             Err(Failure::Failed(missing)) => {
                 if destination.ends_with('/') && !source_is_dir {
                     return Err(missing.into());
@@ -339,12 +339,12 @@ fn target_here(
         Ok(_) if is_dir => {
             bail!("can't overwrite {shown}, which is not a directory, with a directory")
         }
-        // What stands in the place of a device would be seen by everybody who writes to it.
+        // A file in place of a device would be visible to all programs that write to the device.
         Ok(found) => match unpack::special(found.file_type()) {
             Some(kind) => bail!(
                 "invalid output path: {shown} must be a directory or a regular file: got a {kind}"
             ),
-            // A link keeps its place, and the file that it leads to is replaced.
+            // A link is kept, and its target is replaced.
             None => std::fs::canonicalize(destination)
                 .with_context(|| format!("failed to read {shown}")),
         },

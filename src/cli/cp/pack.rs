@@ -14,8 +14,9 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Packs a file or a directory with its contents, under another name; without one, only the directory's
 /// contents. Returns the skipped files, with the reasons.
 ///
-/// # Errors A file could not be read, or changed meanwhile; the archive is aborted then, too. Broken
-/// pipe: the reader is gone.
+/// # Errors
+/// A file could not be read, or changed meanwhile; the archive is aborted then, too. Broken pipe: the
+/// reader is gone.
 pub(super) fn pack(
     source: &Path,
     name: Option<&Path>,
@@ -34,7 +35,7 @@ pub(super) fn pack(
     match packed {
         Ok(()) => Ok(packing.skipped),
         Err(error) => {
-            // An archive without its end must not look whole. Nobody may take it any more.
+            // An archive without its end must not look complete. The receiver may be gone.
             let _ = sender.blocking_send(Err(io::ErrorKind::Interrupted.into()));
             Err(error)
         }

@@ -19,8 +19,8 @@ use super::is_plain;
 /// Unpacks everything to `target`, which replaces `name`, the archive's top-level entry. Keeps the mode
 /// bits in `modes`. Returns the skipped files, with the reasons.
 ///
-/// # Errors The archive is invalid or incomplete, an entry is outside of `target`, or the disk refuses
-/// one.
+/// # Errors
+/// The archive is invalid or incomplete, an entry is outside of `target`, or the disk refuses one.
 pub fn unpack(
     archive: impl Read,
     name: Option<&OsStr>,

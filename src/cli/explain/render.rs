@@ -111,7 +111,7 @@ impl Story {
     }
 
     fn cells(&mut self, entry: &JournalReport) -> Vec<Cell> {
-        // The row after an edit, from which on another pod has the name, says so.
+        // The row after an edit, from which on another pod has the name, marks that.
         let is_other = self.uid.as_ref().is_some_and(|uid| *uid != entry.uid);
         self.uid = Some(entry.uid.clone());
         let mut cells = cells(entry);

@@ -79,7 +79,7 @@ impl Workloads {
     }
 }
 
-/// The workloads that the report has, also those whose document was never usable.
+/// The workloads in the report, including those whose document was never valid.
 fn keys(report: &StatusReport) -> BTreeSet<WorkloadKey> {
     let key = |kind, namespace: &str, name: &str| WorkloadKey {
         kind,

@@ -37,7 +37,7 @@ struct Target {
     container: String,
     /// Its instance as of the report; none where no instance was started.
     instance: Option<String>,
-    /// Empty where none is asked for.
+    /// Empty if none is requested.
     prefix: String,
 }
 
@@ -80,7 +80,8 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     all_of(outcomes.into_iter().filter_map(Result::err).collect())
 }
 
-/// Whether the logs of other containers can't be printed, either: nobody reads them, or there is no agent.
+/// Whether the logs of other containers can't be printed, either: the reader is gone, or there is no
+/// agent.
 fn ends_all(failure: &Failure) -> bool {
     is_closed(failure) || matches!(failure, Failure::NoAgent(_))
 }
@@ -120,8 +121,8 @@ fn only_pod<'a>(pods: &[&'a PodReport], targets: &[Target]) -> Option<&'a PodUid
     has_begun.then_some(&pod.uid)
 }
 
-/// Follows the logs of the selected pods until interrupted, or those of one pod until it is over: each
-/// instance of a container once, those that start later from their beginning.
+/// Follows the logs of the selected pods until interrupted, or those of one pod until it ends: each
+/// instance of a container once, later ones from their beginning.
 async fn follow(args: &LogsArgs, root: &Path, only: Option<&PodUid>) -> Outcome {
     let limit = usize::from(args.max_log_requests);
     let query = query(args, Timestamp::now());
@@ -202,7 +203,7 @@ async fn report_missing(
     Ok(has_any)
 }
 
-/// The instances whose logs were begun, of the pods that are there.
+/// The instances of existing pods whose logs were started.
 #[derive(Debug, Default)]
 struct Known(BTreeMap<String, PodUid>);
 

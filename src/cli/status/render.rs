@@ -315,7 +315,7 @@ fn image_gc(out: &mut String, gc: &ImageGcReport, now: Timestamp, wide: bool) {
     }
 }
 
-/// With `-o wide`, or without pods, all; else those with something to look at.
+/// With `-o wide`, or without pods, all; otherwise those with a problem.
 fn sources(out: &mut String, report: &StatusReport, now: Timestamp, wide: bool) {
     let all = wide || report.pods.is_empty();
     let shown = |source: &&SourceReport| {

@@ -31,7 +31,7 @@ use mirrorlet_core::certificate::{Held, Validity, Verdict, idle_pause, is_overdu
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// Pause before a bootstrap kubeconfig that can't be used is looked at again: somebody mends it.
+/// Pause before an unusable bootstrap kubeconfig is read again, because a user may correct it.
 const MENDED_PAUSE: Duration = Duration::from_secs(10);
 
 impl ClusterClient {
@@ -39,8 +39,8 @@ impl ClusterClient {
     /// and renews if that is its job, and the tasks that maintain its credentials. Without an identity
     /// every call fails with the reason. Makes no calls. Must be called within a tokio runtime.
     ///
-    /// # Errors The kubeconfig, or a file it refers to, can't be used, and there is no way to get
-    /// another.
+    /// # Errors
+    /// The kubeconfig, or a file it refers to, can't be used, and there is no way to get another.
     pub fn open_node(
         options: NodeIdentity,
         telemetry: &Telemetry,
@@ -95,7 +95,7 @@ pub struct ClientCertificateTask {
     telemetry: Telemetry,
     requested: Requested,
     bootstrap: Option<Bootstrap>,
-    /// The one whose credentials a plug-in makes.
+    /// The access with credentials from a plug-in that is running.
     making: Option<Making>,
     /// The result of the plug-in's run, until it is used or reported.
     made: Option<Result<Bootstrap, ConnectError>>,
@@ -151,7 +151,7 @@ impl ClientCertificateTask {
         }
     }
 
-    /// Ends the run of the plug-in that was under way.
+    /// Handles the end of a run of the plug-in.
     fn end_making(&mut self, made: Result<Bootstrap, ConnectError>) {
         self.making = None;
         self.made = Some(made);
@@ -212,7 +212,7 @@ impl ClientCertificateTask {
         }
     }
 
-    /// Goes one step on to a first certificate.
+    /// Takes one step towards a first certificate.
     async fn bootstrap(&mut self, words: String, held: &Held, now: Timestamp) -> Duration {
         let access = self.options.bootstrap.clone();
         if access == ApiAccess::None {

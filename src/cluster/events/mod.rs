@@ -103,7 +103,7 @@ impl EventTask {
                 (entries, lost) = self.submissions.next() => self.take(&entries, lost),
                 written = outcome(&mut turn) => turn = self.settle(turn, written),
                 back = reach.wait_for(super::ApiReach::is_up), if waits_for_return(&turn) => {
-                    // Nobody publishes that any more: the agent ends.
+                    // There is no publisher any more: the agent ends.
                     if back.is_err() { return }
                     turn = Turn::Idle;
                 }
@@ -111,7 +111,7 @@ impl EventTask {
         }
     }
 
-    /// Takes up what the journal submits.
+    /// Processes the entries from the journal.
     fn take(&mut self, entries: &[Entry], lost: u64) {
         self.lost(lost);
         for entry in entries {
@@ -157,7 +157,7 @@ impl EventTask {
             let params = PostParams::default();
             let call = api.create(&params, &write.event);
             match client.write_within(&limit, ADMISSION_DEADLINE, call).await {
-                // Ours, by a call whose answer was lost: no two have the same name.
+                // Ours, from a call whose answer was lost: no two have the same name.
                 Ok(_) | Err(ApiError::AlreadyExists(_)) => Ok(EventOutcome::Created),
                 Err(error) => Err(error),
             }
@@ -205,8 +205,8 @@ impl EventTask {
                 }
                 None
             }
-            // A namespace that isn't there, or no right to write there. Trying again helps only
-            // when somebody changes that, and others' events must not wait for it.
+            // The namespace doesn't exist, or there is no permission to write there. A retry helps only
+            // after a change, and others' events must not wait for it.
             ApiError::Forbidden(_)
             | ApiError::NotFound(_)
             | ApiError::AlreadyExists(_)

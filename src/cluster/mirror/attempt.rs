@@ -10,7 +10,7 @@ use mirrorlet_core::mirror::{DeleteReason, ProblemKind, Refusal, Verdict, classi
 
 /// The outcome of an attempt.
 pub(super) struct Attempt {
-    /// The static pod whose mirror was to be made.
+    /// The static pod whose mirror was to be created.
     pub pod: Option<Arc<Pod>>,
     /// Deleted mirrors, with the reasons; without a reason if they didn't exist.
     pub deleted: Vec<(MirrorPodUid, Option<DeleteReason>)>,

@@ -27,18 +27,18 @@ pub(super) enum Cause {
     Pod(FullName),
 }
 
-/// The watches that are under way.
+/// The watches in progress.
 pub(super) struct Causes {
     cluster: ClusterClient,
     watches: BTreeMap<Cause, AbortHandle>,
-    /// Those we may not watch, as long as they stand in the way.
+    /// Causes that the agent may not watch, while they are obstacles.
     forbidden: BTreeSet<Cause>,
     tasks: JoinSet<(Cause, End)>,
     woken: mpsc::Sender<Cause>,
     wakes: mpsc::Receiver<Cause>,
 }
 
-/// Why a watch is over.
+/// Why a watch has ended.
 enum End {
     Forbidden,
 }
@@ -150,13 +150,13 @@ where
     while let Some(seen) = stream.next().await {
         let tells = match &seen {
             Ok(Some(object)) => helps(object),
-            // A pod that is gone frees its name; a namespace that is gone helps nobody.
+            // A removed pod frees its name; a removed namespace doesn't help.
             Ok(None) => is_pod,
             Err(error) if is_forbidden(error) => return End::Forbidden,
             Err(_) => false,
         };
         if tells {
-            // A full queue wakes the task anyway, which then looks at everything.
+            // A full queue wakes the task anyway, which then checks everything.
             let _ = woken.try_send(cause.clone());
         }
     }

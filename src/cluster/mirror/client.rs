@@ -51,7 +51,7 @@ fn taken(by_node: Option<&str>, ours: bool) -> String {
 pub enum Mirrored {
     /// It was created.
     Created(Arc<Pod>),
-    /// It was there already.
+    /// It existed already.
     Found(Arc<Pod>),
 }
 

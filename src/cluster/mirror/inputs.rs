@@ -140,7 +140,7 @@ impl Watched {
         let told = views
             .iter()
             .filter(|view| !merged.beside.contains_key(&view.uid));
-        // The last one of a name has it: one whose remains can't be removed may have a successor.
+        // The last pod with a name has it: one whose remains can't be removed may have a successor.
         let (ended, others): (Vec<_>, Vec<_>) =
             told.partition(|view| view.phase == Phase::Terminated);
         let at_work = ended.into_iter().chain(others).map(|view| AtWork {

@@ -40,8 +40,8 @@ use mirrorlet_core::small::SmallCollect;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use name::Name;
 
-/// Attempts under way at a time: enough that a hundred mirrors are made within the client's rate
-/// limit, few enough to leave connections for others.
+/// Maximum number of concurrent attempts: enough that a hundred mirrors are created within the client's
+/// rate limit, few enough to leave connections for others.
 const ATTEMPTS_MAX: usize = 8;
 /// How long our own changes count before the watch delivers them. A watch lags by milliseconds; one
 /// that is being reopened, by seconds.
@@ -193,8 +193,8 @@ impl MirrorTask {
         }))
     }
 
-    /// Begins attempts, as many as may be under way: mirrors of pods that exist before any orphan, of
-    /// which others can make as many as they like.
+    /// Begins attempts, up to the limit: mirrors of existing pods before any orphan, of which others
+    /// can create any number.
     fn begin(&mut self, verdicts: &BTreeMap<FullName, Verdict>, now: Instant) {
         let acts = |of_pod: bool| {
             let acts = verdicts.iter().filter(|(_, verdict)| verdict.acts());

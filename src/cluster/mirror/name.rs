@@ -225,8 +225,8 @@ impl Name {
         }
     }
 
-    /// Records that the mirror exists. If it has to be created repeatedly, pauses follow: somebody
-    /// deletes it immediately each time.
+    /// Records that the mirror exists. If it has to be created repeatedly, pauses follow, because
+    /// another client deletes it each time.
     pub(super) fn made(&mut self, mirror: Arc<Pod>, until: Instant) {
         let now = Instant::now();
         let version = hash(&mirror).unwrap_or_default();

@@ -96,7 +96,7 @@ pub struct NodeTask {
     written: Option<Timestamp>,
     /// When the Node came with an answer last, and not by the watch.
     answered: Option<Instant>,
-    /// Whether the Node was ours once, and so was told that we start.
+    /// Whether the Node was ours once, and so has the event that the agent started.
     has_begun: bool,
     /// Set from an outage of the API server until the Node was read again: the last reported read
     /// failure, if any.
@@ -151,7 +151,7 @@ impl Backoff for WatchPauses {
 /// The meaning of a watch event.
 enum News {
     None,
-    /// The stream is over.
+    /// The stream has ended.
     Ended,
     Gone,
     Node(Box<Node>),
@@ -243,7 +243,8 @@ impl NodeTask {
                     self.standing.publish(NodeRegistration::Waiting);
                     occurrences::node_gone(&self.name);
                 }
-                // Before the Node: nobody shall take it for one that is registered again.
+                // Reported before the Node is published: it must not look like one that is registered
+                // again.
                 Left::Taken(cause) => {
                     occurrences::node_taken(&self.name, &cause);
                     let since = Timestamp::now();
@@ -459,7 +460,7 @@ impl NodeTask {
 /// Waits until the Engine answers.
 async fn engine_is_up(inputs: &mut NodeInputs) {
     let is_up = |readings: &Readings| readings.engine == RuntimeReach::Up;
-    // Nobody publishes it any more: the agent ends.
+    // There is no publisher any more: the agent ends.
     let _ = inputs.readings.wait_for(is_up).await;
 }
 
@@ -471,12 +472,12 @@ async fn first_word(inputs: &mut NodeInputs) {
     };
     if readings.engine == RuntimeReach::Up {
         let known = |facts: &NodeFacts| facts.engine_version.is_some();
-        // Nobody publishes it any more: the agent ends.
+        // There is no publisher any more: the agent ends.
         let _ = inputs.facts.wait_for(known).await;
     }
 }
 
-/// Waits until both have come; for ever without `due`.
+/// Waits for the later of both; forever without `due`.
 async fn until(due: Option<Instant>, earliest: Instant) {
     match due {
         Some(due) => tokio::time::sleep_until(due.max(earliest)).await,

@@ -35,7 +35,7 @@ enum Failed {
 }
 
 impl NodeTask {
-    /// Tries until our Node is there.
+    /// Retries until our Node exists.
     pub(super) async fn register(&mut self) -> Node {
         let mut backoff = PAUSES;
         let mut conflicts = 0;
@@ -61,7 +61,7 @@ impl NodeTask {
 
     fn refused(&mut self, cause: String, is_foreign: bool) {
         let before = self.standing.get();
-        // Another failure doesn't say that it is no longer another's.
+        // Another failure doesn't mean that it no longer belongs to another agent.
         let is_anothers = is_foreign || before.is_anothers();
         let since = match &*before {
             NodeRegistration::Refused { cause: told, .. } if *told == cause => return,

@@ -24,11 +24,10 @@ use mirrorlet_host::random;
 ///
 /// Upstream: `maxJitter` of `pkg/kubelet/token/token_manager.go`.
 const JITTER_MAX: Duration = Duration::from_secs(10);
-/// Pause before a token that could not be renewed is asked for again: it is good for a fifth of
-/// its lifetime still.
+/// Pause before the renewal of a token is retried: it is still valid for a fifth of its lifetime.
 const RENEW_PAUSE: Duration = Duration::from_secs(30);
 
-/// A token's place: asked for by one at a time.
+/// A token's slot: requested by one caller at a time.
 type Slot = Arc<tokio::sync::Mutex<Option<Token>>>;
 
 /// Tokens that are in use.
@@ -74,7 +73,7 @@ impl Tokens {
     }
 }
 
-/// Asks for a token.
+/// Requests a token.
 async fn request(client: &ClusterClient, key: &TokenKey) -> Result<Token, ObjectError> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.client(), &key.namespace);
     let wanted = TokenRequest {

@@ -20,8 +20,8 @@ use mirrorlet_host::telemetry::Telemetry;
 /// Pauses after failed writes.
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(1));
-/// Pauses before the same is written again: an API server, or somebody else, keeps changing it
-/// back, and will go on.
+/// Pauses before the same is written again: an API server, or another client, keeps reverting it, and
+/// will continue.
 const REPEAT: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
@@ -45,8 +45,8 @@ pub(super) struct Seen {
     pub finished: bool,
 }
 
-/// How long an answer to a call of ours counts for more than an older object of the watch. That lags by
-/// milliseconds; one that is being opened anew, by half a minute at most. Versions that stay behind are
+/// How long an answer to our own call takes precedence over an older object of the watch. That lags by
+/// milliseconds; one that is being reopened, by at most half a minute. Versions that stay behind are
 /// those of an API server that was restored from a backup.
 const ANSWER_COUNTS: Duration = Duration::from_secs(30);
 
@@ -104,7 +104,7 @@ pub(super) struct Entry {
     repeats: u32,
     /// When the patch that is due may be written, if it repeats the last one.
     repeat_at: Option<Instant>,
-    /// The last written patch, until the object is compared anew.
+    /// The last written patch, until the object is compared again.
     written: Option<Value>,
     /// The problem reported last.
     told: Option<String>,

@@ -35,7 +35,7 @@ use mirrorlet_core::small::SmallSort;
 use mirrorlet_host::telemetry::{PodTelemetry, Telemetry, occurrences};
 use write::{Done, Outcome, write};
 
-/// Writes under way at a time; their rate is the client's to limit.
+/// Maximum number of concurrent writes; the client limits their rate.
 const WRITES_MAX: usize = 8;
 /// Time that a change waits for others of the same pod: changes in quick succession become one write,
 /// without a visible difference.
@@ -260,7 +260,7 @@ fn pairs(
         } else {
             told.pods.get(&view.uid).cloned()
         }?;
-        // A pod that waits for its turn says nothing of what came before it.
+        // A pod that waits for its turn has no status of its own yet.
         let status = api.status.as_ref();
         let begun = status.is_some_and(|s| s.phase.as_deref() != Some("Pending"));
         let waits = view.phase == Phase::WaitingToStart;

@@ -16,7 +16,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, Watched};
 use mirrorlet_core::ending::remains;
 use mirrorlet_core::status::merge::{StatusAction, may_delete};
 
-/// A write that is over.
+/// A completed write.
 pub(super) struct Done {
     pub uid: PodUid,
     pub full_name: FullName,

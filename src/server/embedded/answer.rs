@@ -157,7 +157,7 @@ pub(super) fn list(
         piece: format!(r#"{piece},"{items}":["#).into_bytes(),
         objects: page.objects.into_iter(),
         item,
-        // Those of other forms are short, or seldom asked for.
+        // Those of other forms are short, or seldom requested.
         texts: (form == Form::Whole).then(|| texts.clone()),
         long: None,
         is_first: true,

@@ -168,7 +168,7 @@ pub(super) fn take_out(object: &mut Value, before: Option<&Value>) -> Result<(),
     Err(Status::invalid(&PODS, meta::name(object), &[cause]))
 }
 
-/// Whether a field says nothing.
+/// Whether a field is empty.
 fn is_none(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -260,7 +260,7 @@ impl Api {
         !is_held && disk::blocking(move || path.exists()).await
     }
 
-    /// Removes a pod of a Job that is over, or a run of a CronJob. Returns whether it is one of these.
+    /// Removes a pod of an ended Job, or a run of a CronJob. Returns whether it is one of these.
     async fn remove_of_job(
         &self,
         key: &Key,
@@ -395,7 +395,7 @@ impl Api {
         owner["apiVersion"] == "apps/v1" && self.store.origin(key).is_some_and(of_another_file)
     }
 
-    /// The Job of a pod that is over, with the pod's UID.
+    /// The Job of an ended pod, with the pod's UID.
     fn ended_of_job(&self, key: &Key) -> Option<(JobName, PodUid)> {
         if key.resource != &PODS {
             return None;
@@ -440,7 +440,7 @@ impl Api {
         self.store.forget_deletion(meta::uid(object));
     }
 
-    /// Waits until an evicted pod that stays here has stopped; not for ever, as a container may be
+    /// Waits until an evicted pod that stays here has stopped; not forever, because a container may be
     /// stuck.
     async fn stopped(&self, key: &Key) {
         let object = |this: &Self| this.find(key).unwrap_or_default();
@@ -457,7 +457,7 @@ impl Api {
                 changes.changed().await;
             }
         };
-        // Whoever asked looks at the pod, and finds it terminating.
+        // The client then reads the pod, and finds it terminating.
         let _ = tokio::time::timeout(longest, ended).await;
     }
 }

@@ -16,7 +16,7 @@ use super::store::CLUSTER_DIRECTORY;
 
 /// The first line of each file.
 const HEAD: &str = "# Stored by the API of mirrorlet. It may be edited like any manifest.\n";
-/// The last line of each file: a file that was cut off lacks it.
+/// The last line of each file: it is missing in a truncated one.
 const END: &str = "# end\n";
 
 /// The end of the name of a file.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Api;
 use super::held::makes_pods;
 
-/// Shortest time between two looks at all objects.
+/// Minimum time between two passes over all objects.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The same after an error. It doesn't grow: objects without an owner stay until then.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(30);

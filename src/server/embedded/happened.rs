@@ -21,7 +21,7 @@ use crate::server::view::{AgentView, Shown, ShownPod};
 const EVENT_AGE_MAX: Duration = Duration::from_hours(1);
 /// Most events that are shown; the oldest go first.
 const EVENTS_MAX: usize = 2000;
-/// Most events whose pods were not shown yet; the oldest stay as they are.
+/// Maximum number of events whose pods were not shown yet; the oldest stay as they are.
 const EARLY_MAX: usize = 256;
 
 /// The events of the journal as objects in the cache.
@@ -92,7 +92,7 @@ impl Events {
         self.drop_old(now, cache);
     }
 
-    /// Notes an event whose pod isn't shown.
+    /// Records an event whose pod isn't shown.
     fn note_early(&mut self, key: Key, uid: String) {
         self.early.retain(|(known, _)| *known != key);
         self.early.push_back((key, uid));

@@ -24,7 +24,7 @@ use super::namespace_files::Ending;
 const DIRECTORY: &str = ".held";
 /// Largest file that is read, in MiB: an object as a client sends it, and its status.
 const MIB_MAX: u64 = 8;
-/// The exit code of a container whose own is not known.
+/// The exit code of a container if it is unknown.
 ///
 /// Upstream: `pkg/kubelet/kubelet_pods.go` (`convertStatusToAPIStatus`).
 const EXIT_CODE_UNKNOWN: i32 = 137;
@@ -142,7 +142,7 @@ impl Held {
         self.0.iter().filter_map(of).collect()
     }
 
-    /// Remembers the states of pods whose containers stop.
+    /// Stores the states of pods whose containers are being stopped.
     pub(super) fn remember<'a>(&mut self, shown: impl Fn(&Key) -> Option<&'a Value>) {
         for (key, object) in self.0.iter_mut().filter(|(key, _)| key.resource == &PODS) {
             if let Some(live) = shown(key)

@@ -178,7 +178,7 @@ impl Call {
     }
 }
 
-/// Whoever has a certificate of the authority may do everything; there are no tokens.
+/// Clients with a certificate of the authority have all permissions; there are no tokens.
 struct OwnClients;
 
 #[async_trait]
@@ -308,8 +308,8 @@ impl Api {
         Ok(())
     }
 
-    /// Waits a moment until everything is known that is there. Returns whether it is, or there was the
-    /// time for it.
+    /// Waits a moment until everything that exists is known. Returns whether it is, or the time is
+    /// over.
     async fn have_delivered(&self) -> bool {
         let mut changes = self.store.changes();
         let delivered = async {

@@ -82,7 +82,7 @@ impl Api {
         self.remove_all(users).await?;
         self.remove_all(used).await?;
         self.remove_all(vec![key.clone()]).await?;
-        // All of it is removed first: nothing goes on with the rest later.
+        // Everything in it is removed first: no later step removes the rest.
         if self.store.is_behind() {
             self.loaded().await?;
         }

@@ -13,7 +13,7 @@ use super::header_text;
 /// A document never changes under its hash; upstream has a year.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
-/// The form of version 2 that kubectl asks for.
+/// The format of version 2 that kubectl requests.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The content type of that form.
 ///

@@ -16,7 +16,7 @@ use super::project::{Context, Deletion, node_uid, seconds, uid_of};
 use super::revisions::{HASH_LABEL, REVISION_LABEL, revision_uid};
 use crate::server::view::ShownPod;
 
-/// The annotations of a pod that are the agent's own affair.
+/// The annotations of a pod that are internal to the agent.
 const OWN: [&str; 6] = [
     keys::CONFIG_HASH,
     keys::CONFIG_SOURCE,
@@ -106,7 +106,7 @@ pub(super) fn pod_object(
         return object;
     }
     let metadata = meta::metadata(&mut object);
-    // A document of its own that is there again is not deleted: a write would take its file away.
+    // If its own document exists again, it is not deleted: a write would remove its file.
     let is_document = is_stored && shown.origin.is_some() && WorkloadKey::of(pod).is_none();
     if (shown.terminating && !is_document) || waits {
         let running = shown.pod.spec.as_ref();
@@ -130,7 +130,7 @@ fn version_name(pod: &Pod) -> Option<(WorkloadKey, String)> {
     Some((owner, name))
 }
 
-/// Adds the label by which upstream's controllers tell versions apart.
+/// Adds the label by which upstream's controllers distinguish versions.
 fn label_version(pod: &Pod, metadata: &mut serde_json::Map<String, Value>) {
     let Some((owner, name)) = version_name(pod) else {
         return;

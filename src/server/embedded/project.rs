@@ -65,7 +65,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// When what a document defines came to be, if the document doesn't say that.
+    /// The creation time of a document's object, if the document has none.
     fn since(&self, origin: Option<&Origin>) -> Timestamp {
         let of_file = origin.and_then(|origin| self.times.get(&origin.location));
         of_file.copied().unwrap_or(self.started_at)
@@ -250,7 +250,7 @@ pub(super) fn node_uid(name: &str) -> String {
     uid_of(&format!("Node {name}"))
 }
 
-/// Fills in what every object has. `since` is when it came to be, if it doesn't say that.
+/// Fills in the common fields of all objects. `since` is the creation time if it has none.
 fn complete(object: &mut Value, kind: &str, since: Timestamp) {
     let identity = format!("{kind} {}/{}", meta::namespace(object), meta::name(object));
     let metadata = meta::metadata(object);

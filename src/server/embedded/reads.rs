@@ -27,13 +27,13 @@ use super::events::{self, Lines, Place, Watches};
 use super::store::{Changes, Store};
 use super::{Call, leases, texts};
 
-/// The length of a watch that asks for none.
+/// The default duration of a watch.
 ///
 /// Upstream: `--min-request-timeout` of kube-apiserver.
 const WATCH_FOR: Duration = Duration::from_mins(30);
 /// Longest time of a watch.
 const WATCH_MAX: Duration = Duration::from_hours(2);
-/// The period of bookmarks, for a watch that asks for them.
+/// The interval of bookmarks, for a watch that requests them.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Number of bytes of events that are encoded before the client has read them. A longer event is

@@ -42,8 +42,8 @@ const REVISIONS_RESERVED: u64 = 1_000_000;
 /// The number of revisions that are skipped if the last used one is lost: earlier agents may have
 /// reserved as many beyond the clock's number, by starting a million times in a short time.
 const REVISIONS_LOST_MAX: u64 = 1_000_000 * REVISIONS_RESERVED;
-/// Largest revision that an agent begins after: no agent gets there by counting, and beyond it, revisions
-/// could come to their end.
+/// Maximum revision after which an agent begins: no agent reaches it by counting, and beyond it,
+/// revisions could run out.
 const REVISION_MAX: u64 = u64::MAX / 2;
 /// Maximum time after the start in which clients wait for manifest URLs and the runtime.
 pub(super) const DELIVERY_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub(super) struct Store {
     has_objects: bool,
     node: String,
     started_at: Timestamp,
-    /// The same on a clock that nobody sets.
+    /// The same on a monotonic clock.
     began: Instant,
     /// The first start with this root directory.
     first_started_at: Timestamp,
@@ -78,7 +78,7 @@ struct State {
     templates: BTreeMap<Key, Templates>,
     /// When the files that define objects were there first.
     times: BTreeMap<String, Timestamp>,
-    /// Whether everything was known that is there.
+    /// Whether everything that exists was known.
     complete: bool,
     deletions: BTreeMap<String, Deletion>,
     /// The namespaces that are stored, as their files were when the objects were made last.
@@ -166,7 +166,7 @@ impl Store {
         &self.view
     }
 
-    /// Looks at the newest objects.
+    /// Reads the newest objects.
     pub(super) fn read<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
         self.read_at(Timestamp::now(), look)
     }
@@ -295,12 +295,12 @@ impl Store {
         self.state.lock().is_behind = is_behind;
     }
 
-    /// Looks at or changes the leases that clients made.
+    /// Reads or changes the leases that clients created.
     pub(super) fn leases<T>(&self, change: impl FnOnce(&mut Leases) -> T) -> T {
         change(&mut self.state.lock().leases)
     }
 
-    /// Tells everybody that something was written.
+    /// Notifies all subscribers of a write.
     pub(super) fn touch(&self) {
         self.written.send_modify(|count| *count += 1);
     }
@@ -316,7 +316,7 @@ impl Store {
 
     /// Rebuilds the objects, unless nothing can have changed except for the age of events.
     fn renew(&self, state: &mut State, now: Timestamp) {
-        // Before the look at the agent: what changes meanwhile is looked at again.
+        // Read before the agent's state, so that later changes cause another read.
         let counters = self.changes().counters();
         if state.seen == Some(counters) {
             if state.events.has_old(now) {
@@ -345,7 +345,7 @@ impl Store {
         let mut projection = project(&shown, &context);
         state.ending.retain(|name, _| {
             let key = Key::new(&NAMESPACES, "", name.as_str());
-            // As long as not all is known that is there, something may be in it.
+            // While not everything that exists is known, something may be in it.
             let is_left = !shown.complete || projection.objects.contains_key(&key);
             if !is_left {
                 self.remove_end_of(&key);
@@ -402,7 +402,7 @@ impl Store {
         });
     }
 
-    /// Removes the file that says that a namespace is being deleted.
+    /// Removes the file that records the deletion of a namespace.
     fn remove_end_of(&self, namespace: &Key) {
         if let Err(error) = files::remove(&self.held_directory, namespace) {
             let namespace = namespace.name.as_str();
@@ -458,8 +458,8 @@ fn first_revision(kept: Option<u64>, now: Timestamp) -> u64 {
     })
 }
 
-/// The last revision that an agent before has reserved. None if the file doesn't say that: it is set
-/// aside, and stays lost as long as no other could be written. Blocks on the disk.
+/// The last revision that an earlier agent reserved. None if the file is invalid: it is set aside, and
+/// the revision stays lost until another one is written. Blocks on the disk.
 fn last_revision(directory: &Path) -> Option<u64> {
     let path = directory.join(REVISION_FILE);
     let why = match disk::read_small(&path, 1).if_there() {

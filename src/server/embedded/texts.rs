@@ -86,7 +86,7 @@ pub(super) fn encoded(value: &impl Serialize, bytes: usize) -> Vec<u8> {
     /// The bytes of an event besides its object.
     const AROUND: usize = 64;
     let mut text = Vec::with_capacity(bytes + AROUND);
-    // A value whose keys are texts is always encoded, into a vector.
+    // A value with text keys can always be encoded into a vector.
     let _ = serde_json::to_writer(&mut text, value);
     text
 }

@@ -15,7 +15,7 @@ pub(super) struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>
 #[derive(Clone)]
 pub(super) struct Turns {
     one: Arc<Mutex<()>>,
-    /// The write that has its turn.
+    /// The current write.
     running: TaskTracker,
     cancel: CancellationToken,
 }

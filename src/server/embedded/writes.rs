@@ -133,7 +133,7 @@ impl Api {
         let options = WriteOptions::parse(&call.query)?;
         let form = answer::form(&call.headers, Include::Metadata)?;
         let resource = call.target.resource;
-        // Decoded bodies are much larger than bytes: only the request that has its turn has one.
+        // Decoded bodies are much larger than bytes: only the request whose turn it is has one.
         let mut object = body::object(&call.headers, bytes)?;
         check_lists(&object)?;
         meta::place(&mut object, resource, &call.target.namespace)?;
@@ -241,7 +241,7 @@ impl Api {
                 if is_held {
                     garbage::keep_content(&mut object, before, key.resource)?;
                 } else {
-                    // As upstream, what goes with this write has to be valid, too.
+                    // As upstream, the final write must be valid, too.
                     self.prepared(object.clone(), key, Some(before), raw, options)?;
                 }
                 if options.dry_run {
@@ -458,7 +458,7 @@ fn scale(object: &Value) -> Value {
 /// Upstream: `scaleUpdatedObjectInfo` of `pkg/registry/apps/deployment/storage/storage.go`.
 ///
 /// # Errors
-/// The scale is of another version or another object, or its number of pods is none.
+/// The scale is for another version or another object, or its number of pods is invalid.
 fn scaled(call: &Call, before: &Value, bytes: &[u8]) -> Result<Value, Status> {
     let shown = scale(before);
     let mut changed = body::changed(call, &shown, bytes)?;

@@ -44,13 +44,13 @@ const IDLE_MAX: Duration = Duration::from_secs(90);
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most requests at a time over one HTTP/2 connection: as many as Go's servers take.
 const STREAMS_MAX: u32 = 250;
-/// Largest head over HTTP/2, and most requests at a time, on connections of clients whose right is
-/// not known: compressed, a kilobyte of the network can be a head of this size, and each of
-/// [`UNPROVEN_MAX`] connections can send as many at once.
+/// Maximum size of headers over HTTP/2, and maximum number of concurrent requests, on connections of
+/// clients without a known permission: compressed, a kilobyte on the network can become headers of this
+/// size, and each of [`UNPROVEN_MAX`] connections can send as many at once.
 const UNPROVEN_HEAD_BYTES_MAX: usize = 16 << 10;
 const UNPROVEN_STREAMS_MAX: u32 = 16;
-/// Bytes of bodies that an HTTP/2 connection takes in advance, and each of its requests: HTTP's
-/// smallest window, because nothing that is served reads a body.
+/// Bytes of bodies that an HTTP/2 connection, and each of its requests, accepts in advance: HTTP's
+/// minimum window, because no served path reads a body.
 const WINDOW_BYTES: u32 = 65_535;
 /// Bytes that an answer over HTTP/2 may have waiting for a client that does not read.
 const SEND_BYTES_MAX: usize = 64 << 10;
@@ -72,8 +72,8 @@ const TASKS_MAX: usize = CONNECTIONS_MAX + UNPROVEN_MAX;
 /// How long answers in progress may continue after the agent began to stop; well below the second
 /// within which it must exit.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
-/// Pause after a connection could not be accepted: mostly for want of file descriptors, which
-/// does not pass at once.
+/// Pause after a connection could not be accepted: usually because file descriptors are exhausted,
+/// which does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves until `cancel`, then lets answers in progress end, for at most [`DRAIN_MAX`].
@@ -173,7 +173,7 @@ impl Connection {
             () = self.cancel.cancelled() => return,
             shaken = shaking => match shaken {
                 Ok(Ok(stream)) => stream,
-                // A client that speaks no TLS, or a port scan.
+                // A client that doesn't use TLS, or a port scan.
                 Ok(Err(_)) => return,
                 Err(_) => return self.open.refused(NodeApiRefusal::Handshake),
             },
@@ -227,7 +227,7 @@ impl Connection {
         );
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
-            // All arms only borrow the connection, which goes on below.
+            // All arms only borrow the connection, which continues below.
             _ = serving.as_mut() => return,
             () = self.cancel.cancelled() => {}
             () = idle(busy.subscribe(), &self.claim) => if !self.claim.is_proven() {
@@ -240,7 +240,7 @@ impl Connection {
     }
 }
 
-/// Done when nothing was asked for as long as a connection may be idle.
+/// Completes when there was no request for as long as a connection may be idle.
 async fn idle(mut busy: watch::Receiver<usize>, claim: &Claim) {
     loop {
         if busy.wait_for(|answers| *answers == 0).await.is_err() {
@@ -258,7 +258,7 @@ async fn idle(mut busy: watch::Receiver<usize>, claim: &Claim) {
     }
 }
 
-/// One answer under way, counted until its body has ended.
+/// One answer in progress, counted until its body has ended.
 struct Busy(watch::Sender<usize>);
 
 impl Busy {

@@ -19,7 +19,7 @@ use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 use mirrorlet_runtime::DuplexStream;
 
-/// When one who was refused may ask again, in seconds.
+/// When a refused client may retry, in seconds.
 const RETRY_AFTER: &str = "5";
 
 /// Something that a client has open of a pod.
@@ -131,7 +131,7 @@ pub(super) struct Shares {
     metrics: Metrics,
 }
 
-/// The logs, sessions and connections that are open, and the budgets of those who have them.
+/// The open logs, sessions and connections, and the budgets of their users.
 #[derive(Debug, Default)]
 struct Open {
     counts: HashMap<(Resource, Share), usize>,

@@ -47,8 +47,8 @@ impl Grown {
     }
 }
 
-/// Whether the known pod has a whole spec to use in place of its object's. A pod that is over, or that was
-/// deleted before it was ever here, is known in a short form only.
+/// Whether the known pod has a complete spec to use in place of its object's. A pod that has ended, or
+/// that was deleted before it was ever here, is known in a short form only.
 fn stands_in(known: &Pod, object: &Pod) -> bool {
     let is_deleted = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     !is_too_large(&known.metadata)

@@ -51,7 +51,7 @@ pub(super) enum Place {
     Newcomer,
 }
 
-/// A pod that waits to be taken up.
+/// A pod that waits for adoption.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) name: FullName,
@@ -118,7 +118,7 @@ impl Known {
         }
     }
 
-    /// Tells whether that made a difference.
+    /// Returns whether that is a change.
     pub(super) fn put(&mut self, pod: Pod, place: Place, active_max: usize) -> bool {
         let uid = PodUid::of(&pod);
         let has_room = self.has_room(active_max);
@@ -285,7 +285,7 @@ impl Known {
         true
     }
 
-    /// Tells whether that made a difference.
+    /// Returns whether that is a change.
     pub(super) fn finish(&mut self, uid: PodUid, pod: FinishedPod) -> bool {
         Arc::make_mut(&mut self.objects).finished.insert(uid, pod)
     }
@@ -352,7 +352,7 @@ impl Known {
             ordinary.remove(&uid);
             Arc::new(pod)
         } else if is_over(pod.status.as_ref()) {
-            // One copy is enough: nobody compares the annotations of what is left of it.
+            // One copy is enough: the annotations of the reduced form are never compared.
             let pod = Arc::new(marked(pod));
             ordinary.insert(uid.clone(), Arc::clone(&pod));
             pod

@@ -28,7 +28,7 @@ pub const DIRECTORY: &str = "api-pods";
 
 /// Version of the file format. A file of another version is set aside.
 const FORMAT_VERSION: u32 = 1;
-/// Largest file read: etcd takes no object above 1.5 MiB by default; twice that for an operator
+/// Maximum size of a file: etcd accepts no object above 1.5 MiB by default; twice that for an operator
 /// who raised it.
 const STORED_BYTES_MAX: u64 = 3 << 20;
 /// Longest UID that becomes a file name; the API server's have 36 bytes.
@@ -49,9 +49,9 @@ pub struct LastKnown {
     kept: StateDir,
     /// The pods on disk, or to be written to it.
     pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// The pods on disk that are over: what was written of each while it was whole stays.
+    /// The ended pods on disk: the earlier complete form of each stays.
     finished: FinishedPods,
-    /// Pods whose file is not what `pods` says.
+    /// Pods whose file differs from `pods`.
     unsaved: BTreeSet<PodUid>,
 }
 
@@ -107,8 +107,8 @@ impl LastKnown {
                 return;
             }
             let pod = marked(pod);
-            // Those that are over may be many. What is left to be done about the others of them can wait
-            // for the API server.
+            // There may be many ended pods. The remaining work for the others among them can wait for
+            // the API server.
             over += usize::from(is_settled(&pod));
             let is_whole = !is_settled(&pod) || over <= LOOKED_AFTER_AT_A_TIME;
             match FinishedPod::of(&pod).filter(|_| !is_whole) {

@@ -16,19 +16,19 @@ use mirrorlet_core::small::SmallSort;
 /// The location of these pods in reports.
 pub(super) const LOCATION: &str = "api server";
 
-/// Pods that are not over, and are taken up beyond those that the node runs: they are on their way to
-/// be refused.
+/// Maximum number of adopted pods that haven't ended, beyond those that the node runs: they will be
+/// refused.
 const REFUSED_AT_A_TIME: usize = 64;
 
 /// The API server's pods of our Node.
 #[derive(Debug)]
 pub(super) struct Listing {
     known: Known,
-    /// A list under way: what of it has arrived.
+    /// The received part of a list in progress.
     arriving: Option<Known>,
-    /// Whether a list was ever whole, and none is under way.
+    /// Whether a list was ever complete, and none is in progress.
     whole: bool,
-    /// Most pods taken up that are not over.
+    /// Maximum number of adopted pods that haven't ended.
     active_max: usize,
     grown: Grown,
 }
@@ -167,7 +167,7 @@ impl Listing {
         Arc::clone(&self.known.ordinary)
     }
 
-    /// Whether any pod waits to be taken up.
+    /// Whether any pod waits for adoption.
     pub(super) fn any_waits(&self) -> bool {
         !self.known.waiting.is_empty()
     }

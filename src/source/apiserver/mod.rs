@@ -58,7 +58,7 @@ const ASK_DEADLINE: Duration = Duration::from_secs(10);
 /// First and longest pause after an answer about one pod that failed.
 const ASK_PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(5), Duration::from_secs(30));
-/// Most changes taken up in one set.
+/// Maximum number of changes in one set.
 const BATCH_MAX: usize = 512;
 
 /// The inputs of the source.
@@ -88,13 +88,13 @@ pub struct ApiSource {
     options: ApiOptions,
     listing: Listing,
     last_known: LastKnown,
-    /// The failure reported last; `None` while there is none.
+    /// The last reported failure; `None` while there is none.
     told: Option<String>,
-    /// Whether it was told that pods wait.
+    /// Whether it was reported that pods wait.
     told_waiting: bool,
-    /// Whether it was told that mirrors are ignored.
+    /// Whether it was reported that mirrors are ignored.
     told_ignored: bool,
-    /// When pods that wait are asked for again, as an answer failed.
+    /// When waiting pods are requested again, after a failure.
     ask_at: Option<Instant>,
     ask_pauses: ExponentialBackoff,
 }
@@ -110,7 +110,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Nobody said anything.
+    /// There was no answer.
     fn silent(error: String) -> Self {
         Self {
             error: Some(error),
@@ -189,7 +189,7 @@ impl ApiSource {
                 if self.listing.is_whole() && began.elapsed() > GOOD {
                     backoff.reset();
                 }
-                // Pauses that grew while the server was away are none of its refusals.
+                // Pauses that grew during an outage of the server are not due to its refusals.
                 if away && ended.answered {
                     backoff.reset();
                 }
@@ -280,7 +280,7 @@ impl ApiSource {
         }
     }
 
-    /// Takes up an event. Tells whether what is known has changed.
+    /// Processes an event. Returns whether the set has changed.
     fn take(&mut self, event: Event<Watched<Pod>>, objects: &ApiPodsWriter) -> bool {
         let (known, settled) = (&self.last_known, &self.options.settled);
         // This agent may have started what it knew from disk alone.
@@ -354,7 +354,7 @@ impl ApiSource {
         source.publish(listing::source_set(pods.values(), finished, problems));
     }
 
-    /// Tells when pods begin to wait, and when none does any more.
+    /// Reports when pods start to wait, and when none does any more.
     fn tell_waiting(&mut self) {
         let any = self.listing.any_waits();
         if self.told_waiting != any {
@@ -363,7 +363,7 @@ impl ApiSource {
         }
     }
 
-    /// Tells when mirrors begin to be ignored, and when none is any more.
+    /// Reports when mirrors start to be ignored, and when none is any more.
     fn tell_ignored(&mut self) {
         let any = self.listing.ignores_mirrors();
         if self.told_ignored != any {

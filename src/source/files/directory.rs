@@ -89,7 +89,7 @@ pub(super) struct Directory {
     save_problems: Vec<Diagnostic>,
     files: BTreeMap<PathBuf, Known>,
     ignored: Vec<String>,
-    /// Whether it was ever looked at.
+    /// Whether it was ever read.
     known: bool,
     /// The file system that it was on when it was last read.
     device: Option<u64>,
@@ -174,8 +174,9 @@ impl Directory {
 
     /// The manifests: those of the directory itself, or of the embedded API's directories below it.
     ///
-    /// # Errors The directory can't be read, or is on another file system than before and has none: if
-    /// a directory was unmounted, even before this agent started, the empty one below its mount is
+    /// # Errors
+    /// The directory can't be read, or is on another file system than before and has none: if a
+    /// directory was unmounted, even before this agent started, the empty one below its mount is
     /// visible.
     fn list(&self, is_elsewhere: bool) -> std::io::Result<Listing> {
         let listing = match self.source {
@@ -220,7 +221,7 @@ impl Directory {
         Diagnostic::error(Code::SourceUnavailable, path, message).help(help)
     }
 
-    /// Looks at one file. Tells whether it is there.
+    /// Reads one file. Returns whether it exists.
     fn take_in(&mut self, entry: &Entry, now: Instant) -> bool {
         let identity = match &entry.file {
             Ok(identity) => *identity,

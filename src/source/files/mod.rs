@@ -57,7 +57,7 @@ pub struct FileSource {
     pub rescan_period: Duration,
 }
 
-/// Everything a look needs; on its own thread while one is under way.
+/// The state of a look; on its own thread while one is in progress.
 #[derive(Debug)]
 struct Scanner {
     watch: Watch,
@@ -82,7 +82,7 @@ pub fn may_be_directory(path: &Path) -> bool {
 }
 
 impl FileSource {
-    /// The source a configuration asks for.
+    /// Returns the source for a configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             // Only an empty path or a lost working directory can't be made absolute; such a path
@@ -116,8 +116,9 @@ impl FileSource {
     /// that fails. A refresh triggers a read as soon as the directory is quiet; for the embedded API's
     /// directory, immediately.
     ///
-    /// # Cancel safety After cancellation nothing of this source is used any more, and a look in
-    /// progress only reads, or renames complete files into place.
+    /// # Cancel safety
+    /// After cancellation nothing of this source is used any more, and a look in progress only reads,
+    /// or renames complete files into place.
     pub async fn run(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
         let changes = Arc::new(Changes::default());
         let mut eye = {
@@ -175,7 +176,7 @@ impl FileSource {
     /// Waits until the directory is quiet. A write of the embedded API ends the wait: the API renames
     /// whole files in, and its client waits for the look.
     async fn settle(&self, changes: &Changes, refreshes: &mut Refreshes) {
-        // Cancel safety: what settling has taken note of is looked at now.
+        // Cancel safety: changes that were noticed while settling are read now.
         tokio::select! {
             () = changes.settle(self.settle) => {}
             () = refreshes.requested(), if self.source == PodSource::Embedded => {}
@@ -218,7 +219,7 @@ impl FileSource {
     }
 }
 
-/// Stores the last good versions of what was looked at.
+/// Stores the last good versions of the files that were read.
 async fn keep(mut eye: Scanner, writer: &mut SourceWriter) -> Scanner {
     let (eye, later) = disk::blocking(move || {
         let later = eye.flush();

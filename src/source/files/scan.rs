@@ -122,7 +122,7 @@ fn unless_gone<T: Default>(directory: &Path, found: io::Result<T>) -> io::Result
     })
 }
 
-/// The directories in a directory, by name, but those whose names begin with a dot.
+/// The directories in a directory, by name, except for those whose names begin with a dot.
 fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -156,7 +156,7 @@ fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {
 pub(super) enum ReadError {
     /// It is no longer there.
     Gone,
-    /// It is there and can't be read.
+    /// It exists but can't be read.
     Unreadable(String),
 }
 

@@ -96,7 +96,7 @@ struct WatchedPath {
 }
 
 impl Watch {
-    /// A watch that will tell `changes`; [`ensure`](Self::ensure) starts it.
+    /// Returns a watch that notifies `changes`; [`ensure`](Self::ensure) starts it.
     pub(super) fn new(dir: &Path, recursive: bool, changes: Arc<Changes>) -> Self {
         let spot = |path: &Path| WatchedPath {
             path: path.to_owned(),
@@ -132,7 +132,7 @@ impl Watch {
             } else {
                 // Only an aid, as the seldom re-read finds all that as well.
                 let _ = parent.follow(watcher, false);
-                // The directory may have come in between.
+                // The directory may have been created in between.
                 followed = followed.and_then(|()| self.dir.follow(watcher, self.recursive));
             }
         }
@@ -197,11 +197,11 @@ fn start(dir: &Path, changes: Arc<Changes>) -> Result<RecommendedWatcher, notify
     })
 }
 
-/// Returns the change that an event tells of; none if files were only read, by us for example, or if
-/// it is about a sibling of the directory.
+/// Returns the change in an event; none if files were only read, for example by the agent, or if it is
+/// about a sibling of the directory.
 fn meaning(event: &Event, dir: &Path) -> Option<Change> {
     let is_whole = match event.kind {
-        // Both ends of a rename are told on their own, too.
+        // Both ends of a rename are also reported separately.
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => return None,
         EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => return None,
         EventKind::Modify(ModifyKind::Name(RenameMode::To)) => true,

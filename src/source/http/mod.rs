@@ -29,7 +29,7 @@ use mirrorlet_host::disk;
 
 pub use self::fetch::HttpSourceError;
 
-/// How long an answer may take in all, redirects and body included, as upstream.
+/// Total deadline of a response, including redirects and the body, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The URL to fetch, and how.
@@ -49,7 +49,7 @@ pub struct HttpOptions {
     pub node_name: NodeName,
     /// How often the URL is asked.
     pub period: Duration,
-    /// How long an answer may take in all.
+    /// Total deadline of a response.
     pub deadline: Duration,
 }
 

@@ -89,7 +89,7 @@ pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
         RolloutPhase::Judging if pod.held && rollout.newest == *target => {
             return " (held)".to_owned();
         }
-        // A first version takes nobody's place.
+        // A first version replaces no other.
         RolloutPhase::Judging if rollout.target == 1 => return String::new(),
         RolloutPhase::Judging => "rolling out".to_owned(),
     };

@@ -13,7 +13,7 @@ use mirrorlet_core::access::User;
 pub(in crate::server::node) enum Question {
     /// The user of that token.
     Token(String),
-    /// Whether somebody may: name, verb, subresource.
+    /// Whether a user may: name, verb, subresource.
     Access(String, String, String),
 }
 

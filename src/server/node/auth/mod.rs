@@ -106,7 +106,7 @@ type TokenHash = [u8; 32];
 /// The user, the verb, the subresource.
 type Question = (User, &'static str, &'static str);
 
-/// Answers that are kept. Those that let somebody in displace only one another.
+/// Cached answers. Positive ones only displace each other.
 struct Kept<K, V> {
     let_in: Cache<K, V>,
     others: Cache<K, V>,
@@ -127,7 +127,7 @@ impl<K: std::hash::Hash + Eq + Clone, V: Clone> Kept<K, V> {
     }
 }
 
-/// Decides who may.
+/// Decides about access.
 pub(in crate::server) struct Gate {
     reviewer: Arc<dyn Reviewer>,
     authorities: Arc<ClientAuthorities>,
@@ -147,7 +147,7 @@ mirrorlet_core::partial_debug!(Gate);
 /// Why a request was not let in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It doesn't say who asks, or doesn't prove it.
+    /// It has no credentials, or invalid ones.
     Unauthorized,
     /// They may not.
     Forbidden(String),
@@ -262,7 +262,7 @@ impl Gate {
         }
         let turn = self.token_reviews.turn(source).await;
         let _turn = turn.map_err(|Full| self.busy(NodeApiRefusal::TokenReviews))?;
-        // One who had the turn before may have asked the same.
+        // An earlier request may have had the same question.
         if let Some(kept) = kept() {
             return kept.ok_or(Refused::Unauthorized);
         }
@@ -293,7 +293,7 @@ impl Gate {
         }
         let turn = self.access_reviews.turn(source).await;
         let _turn = turn.map_err(|Full| self.busy(NodeApiRefusal::AccessReviews))?;
-        // One who had the turn before may have asked the same.
+        // An earlier request may have had the same question.
         if let Some(kept) = kept() {
             return Ok(kept);
         }
@@ -320,7 +320,7 @@ impl Gate {
         Refused::Busy
     }
 
-    /// Tells that the API server doesn't say, when that begins.
+    /// Reports that the API server gives no answer, when that begins.
     fn tell(&self, error: &ReviewError) {
         if !self.told.swap(true, Ordering::Relaxed) {
             occurrences::access_unknown(&error.0);
@@ -328,7 +328,7 @@ impl Gate {
     }
 }
 
-/// As a member of the group of all who are authenticated.
+/// Adds the group of all authenticated users.
 fn authenticated(mut user: User) -> User {
     if !user.groups.iter().any(|group| group == AUTHENTICATED) {
         user.groups.push(AUTHENTICATED.to_owned());

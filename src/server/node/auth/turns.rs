@@ -38,7 +38,7 @@ struct Present {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// A place among those who ask or wait.
+/// A place among the active and waiting requests.
 struct Place<'a> {
     turns: &'a Turns,
     source: Source,

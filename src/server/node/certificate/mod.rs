@@ -27,8 +27,8 @@ use mirrorlet_core::certificate as decide;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Metrics, occurrences};
 
-/// How often files are looked at: a few small ones, and certificates are replaced long before
-/// they end.
+/// Interval of checks of files: they are few and small, and certificates are replaced long before they
+/// expire.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// For whom a certificate is.
@@ -120,7 +120,7 @@ impl CertificateTask {
                 let kept = requested.kept(now);
                 let renew_at = match &kept {
                     Some(kept) if requested.fits(&kept.certified) => renewal(&kept.validity),
-                    // Better than one that nobody has signed.
+                    // Better than a self-signed one.
                     Some(_) => {
                         occurrences::node_certificate_outdated();
                         Timestamp::MIN
@@ -186,7 +186,7 @@ impl CertificateTask {
         }
     }
 
-    /// Takes up other addresses: the next look makes or requests a certificate for them.
+    /// Switches to other addresses: the next check creates or requests a certificate for them.
     fn readdress(&mut self, addresses: &[IpAddr]) {
         if self.names.addresses == addresses {
             return;
@@ -232,15 +232,14 @@ impl CertificateTask {
             } => from_cluster(&**signer, requested, renew_at, now).await,
         };
         match better {
-            // The files in use are back: should they fail again, that is news.
+            // The files are valid again: a further failure is reported.
             Ok(None) if matches!(self.source, Source::Files { .. }) => self.told = None,
             Ok(None) => {}
             Ok(Some(better)) => {
                 self.told = None;
                 self.show(better, Timestamp::MAX);
             }
-            // Replaced files that don't fit together yet, or nobody who signs: the one in use
-            // stays.
+            // Replaced files that don't match yet, or no signer: the current one stays.
             Err(error) => self.tell(&error),
         }
         if now >= self.renew_at {
