@@ -1,8 +1,7 @@
-//! The config file: YAML or JSON, every key optional, unknown keys refused; its schema and the table
-//! of the docs.
+//! The config file: YAML or JSON, every key optional, unknown keys refused; its schema.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -280,22 +279,6 @@ fn default_of(row: &SettingRow, words: &str) -> serde_json::Value {
         (_, Arity::Many(_)) => json!([words]),
         _ => json!(words),
     }
-}
-
-/// The table of all settings for the docs.
-pub fn docs() -> String {
-    let mut text = String::from(
-        "| Flag | Environment | File | Value | Default | |\n|---|---|---|---|---|---|\n",
-    );
-    for row in &*ROWS {
-        let default = row.fallback.words().unwrap_or("—").replace('<', "&lt;");
-        let _ = writeln!(
-            text,
-            "| `--{}` | `{}` | `{}` | {} | {default} | {} |",
-            row.flag, row.env, row.name, row.value, row.help
-        );
-    }
-    text
 }
 
 #[cfg(test)]

@@ -143,9 +143,12 @@ async fn an_object_is_followed_by_its_name_while_it_is_held() {
 
     // One watch for both holders, and none for who holds nothing.
     objects.release(&one);
-    assert_eq!(objects.watched(), [conf.clone()].into());
+    assert_eq!(color().await.as_deref(), Some("green"));
+    let not_held = objects.secret(&secret).await.unwrap_err();
+    assert!(matches!(not_held, ObjectError::Away { .. }), "{not_held}");
     objects.release(&two);
-    assert!(objects.watched().is_empty());
+    let not_held = objects.config_map(&conf).await.unwrap_err();
+    assert!(matches!(not_held, ObjectError::Away { .. }), "{not_held}");
     let user = "system:serviceaccount:kube-system:mirrorlet";
     let verbs = |name: &str| {
         let mut requests = cluster.audit_of(user);

@@ -69,22 +69,3 @@ mirrorlet_core::words! {
     pub fn as_str;
     impl Display;
 }
-
-impl Operation {
-    /// Place in [`ALL`](Self::ALL).
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_operation_is_at_its_index() {
-        for (index, operation) in Operation::ALL.into_iter().enumerate() {
-            assert_eq!(operation.index(), index);
-        }
-    }
-}

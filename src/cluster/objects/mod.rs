@@ -161,11 +161,6 @@ impl ClusterObjects {
         (Self { shared }, task)
     }
 
-    /// The objects that are watched now.
-    pub fn watched(&self) -> BTreeSet<ObjectKey> {
-        self.shared.watched.lock().keys().cloned().collect_set()
-    }
-
     async fn object(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
         let watched = self
             .shared

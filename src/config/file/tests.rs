@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::super::{Ambient, resolve};
@@ -20,6 +22,22 @@ fn assert_current(path: &str, text: &str) {
 #[test]
 fn the_committed_schema_is_current() {
     assert_current("docs/config-schema.json", &schema());
+}
+
+/// The table of all settings for the docs.
+fn docs() -> String {
+    let mut text = String::from(
+        "| Flag | Environment | File | Value | Default | |\n|---|---|---|---|---|---|\n",
+    );
+    for row in &*ROWS {
+        let default = row.fallback.words().unwrap_or("—").replace('<', "&lt;");
+        let _ = writeln!(
+            text,
+            "| `--{}` | `{}` | `{}` | {} | {default} | {} |",
+            row.flag, row.env, row.name, row.value, row.help
+        );
+    }
+    text
 }
 
 #[test]

@@ -295,17 +295,6 @@ impl Plan {
         self.finished && self.is_empty() && !status.anything_running()
     }
 
-    /// The reasons of all steps, in order.
-    pub fn because(&self) -> impl Iterator<Item = &Reason> {
-        self.steps.iter().filter_map(|step| match step {
-            Step::KillPod { reason }
-            | Step::KillContainer { reason, .. }
-            | Step::CreateSandbox { reason, .. }
-            | Step::StartContainer { reason, .. } => Some(reason),
-            Step::RemoveContainer { .. } => None,
-        })
-    }
-
     /// Advances the back-off of every container that this plan restarts, and that of a sandbox that
     /// died and is replaced. Call it once, with the status from which the plan was made, when the plan
     /// is executed. Containers that restart with their sandbox don't count: they did not end by

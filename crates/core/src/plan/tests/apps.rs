@@ -533,7 +533,7 @@ fn what_still_runs_of_a_terminal_pod_is_stopped_for_the_reason_of_its_status() {
             ..core::PodStatus::default()
         });
         let plan = plan(&pod, &status);
-        let because: Vec<String> = plan.because().map(ToString::to_string).collect();
+        let because: Vec<String> = reasons(&plan).map(ToString::to_string).collect();
         assert_eq!(because, [expected]);
     }
 }
@@ -542,8 +542,7 @@ fn what_still_runs_of_a_terminal_pod_is_stopped_for_the_reason_of_its_status() {
 fn reasons_are_told_in_the_order_of_steps() {
     let (pod, mut status) = base("Always");
     status.containers[2] = instance(&pod, "foo3", 0, Unknown);
-    let why: BTreeMap<String, usize> = plan(&pod, &status)
-        .because()
+    let why: BTreeMap<String, usize> = reasons(&plan(&pod, &status))
         .enumerate()
         .map(|(index, reason)| (reason.to_string(), index))
         .collect();

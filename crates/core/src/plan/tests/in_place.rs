@@ -402,7 +402,7 @@ fn nothing_is_stopped_while_the_second_half_of_a_docker_restart_may_come() {
 fn there_is_no_grace_and_the_reason_names_the_exit() {
     let pod = base("Always");
     let mut seen = asked(&pod);
-    let reason = |seen: &PodStatus| plan(&pod, seen).because().next().unwrap().clone();
+    let reason = |seen: &PodStatus| reasons(&plan(&pod, seen)).next().unwrap().clone();
     let why = reason(&seen);
     assert_eq!(
         why.to_string(),

@@ -175,6 +175,17 @@ fn plan(pod: &Pod, status: &PodStatus) -> Plan {
     plan_with(pod, status, &Backoff::default())
 }
 
+/// The reasons of all steps, in order.
+fn reasons(plan: &Plan) -> impl Iterator<Item = &Reason> {
+    plan.steps.iter().filter_map(|step| match step {
+        Step::KillPod { reason }
+        | Step::KillContainer { reason, .. }
+        | Step::CreateSandbox { reason, .. }
+        | Step::StartContainer { reason, .. } => Some(reason),
+        Step::RemoveContainer { .. } => None,
+    })
+}
+
 /// Steps in short: `kill-pod(reason)`, `kill a-0 (reason)`, `sandbox 1 (reason)`,
 /// `start a #1 (reason)`, `remove a-0`.
 fn steps(plan: &Plan) -> Vec<String> {

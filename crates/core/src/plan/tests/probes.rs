@@ -48,7 +48,7 @@ fn a_container_that_failed_is_replaced_unless_never() {
         let plan = plan_probed(&pod, &status, &failed);
         assert_eq!(steps(&plan), [format!("kill a-0 ({reason})")]);
         assert!(!plan.finished, "it is over once the container has ended");
-        let failed = plan.because().next().and_then(Reason::failed_probe);
+        let failed = reasons(&plan).next().and_then(Reason::failed_probe);
         assert_eq!(failed, Some(kind));
     }
 }
