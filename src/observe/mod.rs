@@ -34,9 +34,7 @@ use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_runtime::{
-    PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, Version,
-};
+use mirrorlet_runtime::{PodEvent, Result, Runtime, RuntimeError, Version};
 
 /// Maximum number of reads of pods that begin together: enough to hide one slow inspect, few enough to
 /// leave the Engine to the workers.
@@ -479,11 +477,7 @@ async fn soon<T>(was_up: bool, call: impl Future<Output = T>) -> Option<T> {
 /// Asks the runtime how it is. The error says why it can't be used.
 async fn word(runtime: &dyn Runtime, deadline: Duration) -> Result<(), String> {
     match tokio::time::timeout(deadline, runtime.status()).await {
-        Ok(status) => {
-            let is_away = |c: &RuntimeCondition| c.kind == RUNTIME_READY && !c.status;
-            let away = status.conditions.into_iter().find(is_away);
-            away.map_or(Ok(()), |condition| Err(condition.message))
-        }
+        Ok(status) => status.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
             "it accepts calls but has not answered for {} s",
             deadline.as_secs_f32()

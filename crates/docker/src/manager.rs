@@ -50,10 +50,9 @@ use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{
-    CommandOutput, ContainerAccess, DuplexStream, ExecOptions, LogOptions, LogStream,
-    NETWORK_READY, PodCheck, PodEvent, PodSyncResult, PullWhen, RUNTIME_READY, Result, Runtime,
-    RuntimeCondition, RuntimeError, RuntimeStatus, ServingPods, Session, StreamOptions, SyncError,
-    Version,
+    CommandOutput, ContainerAccess, DuplexStream, ExecOptions, LogOptions, LogStream, PodCheck,
+    PodEvent, PodSyncResult, PullWhen, Result, Runtime, RuntimeError, ServingPods, Session,
+    StreamOptions, SyncError, Version,
 };
 
 /// Options of a `DockerManager`.
@@ -251,23 +250,9 @@ impl Runtime for DockerManager {
         Ok(Version::new(format!("{major}.{minor}")))
     }
 
-    async fn status(&self) -> RuntimeStatus {
-        let condition = |kind, reason, failure: Option<String>| RuntimeCondition {
-            kind,
-            status: failure.is_none(),
-            reason: if failure.is_some() { reason } else { "" },
-            message: failure.unwrap_or_default(),
-        };
-        let daemon = self.containers.engine.version().await.err();
-        let daemon = daemon.map(|error| error.to_string());
-        let network = self.networks.network.status().await.err();
-        let network = network.map(|error| error.to_string());
-        RuntimeStatus {
-            conditions: vec![
-                condition(RUNTIME_READY, "DockerDaemonNotReady", daemon),
-                condition(NETWORK_READY, "NetworkPluginNotReady", network),
-            ],
-        }
+    async fn status(&self) -> Result<()> {
+        self.containers.engine.version().await?;
+        Ok(())
     }
 
     async fn garbage_collect(

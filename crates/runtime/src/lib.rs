@@ -89,38 +89,6 @@ impl RuntimeError {
 /// Result of a runtime call.
 pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
-/// Kind of the condition that the runtime itself answers.
-pub const RUNTIME_READY: &str = "RuntimeReady";
-/// Type of the condition that reports whether pods can be given a network.
-pub const NETWORK_READY: &str = "NetworkReady";
-
-/// One condition of the runtime; a failing one is data, not an error.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeCondition {
-    /// [`RUNTIME_READY`] or [`NETWORK_READY`].
-    pub kind: &'static str,
-    /// Whether it holds.
-    pub status: bool,
-    /// Why not, for machines; empty when it holds.
-    pub reason: &'static str,
-    /// Why not, for people; empty when it holds.
-    pub message: String,
-}
-
-/// The runtime's health.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RuntimeStatus {
-    /// Its conditions.
-    pub conditions: Vec<RuntimeCondition>,
-}
-
-impl RuntimeStatus {
-    /// Whether every condition holds.
-    pub fn is_ready(&self) -> bool {
-        self.conditions.iter().all(|c| c.status)
-    }
-}
-
 /// Something happened, or may have happened, to a pod in the runtime: its status must be read again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodEvent {
@@ -241,8 +209,8 @@ pub trait Runtime: ContainerAccess {
     /// Version of the API spoken with the runtime.
     async fn api_version(&self) -> Result<Version>;
 
-    /// Health of the runtime. Cheap: may be called every few seconds.
-    async fn status(&self) -> RuntimeStatus;
+    /// Whether the runtime answers; the error says why not. Cheap: may be called every few seconds.
+    async fn status(&self) -> Result<()>;
 
     /// Removes dead containers and sandboxes that the policy does not keep, and those of unknown
     /// pods; with `evict_non_deleted` also those of pods that have ended. Never removes a running

@@ -25,12 +25,12 @@ use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
     CommandOutput, ContainerAccess, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream,
     PodCheck, PodEvent, PodEventKind, PodSyncResult, PullWhen, Result, Runtime, RuntimeError,
-    RuntimeStatus, ServingPods, Session, SessionControl, StreamOptions, SyncError, SyncErrorReason,
-    TerminalSize, Version,
+    ServingPods, Session, SessionControl, StreamOptions, SyncError, SyncErrorReason, TerminalSize,
+    Version,
 };
 
+use super::FakeRuntime;
 use super::steps::{is_independent, unavailable};
-use super::{FakeRuntime, healthy};
 
 /// Version it claims to be by default.
 const DEFAULT_VERSION: &str = "1.41";
@@ -111,25 +111,8 @@ impl Runtime for FakeRuntime {
         Ok(self.canned_version())
     }
 
-    async fn status(&self) -> RuntimeStatus {
-        match self.enter("status", None).await {
-            Ok(()) => self
-                .shared
-                .state
-                .lock()
-                .status
-                .clone()
-                .unwrap_or_else(healthy),
-            Err(error) => {
-                let mut status = healthy();
-                for condition in &mut status.conditions {
-                    condition.status = false;
-                    condition.reason = "RuntimeUnavailable";
-                    condition.message = error.to_string();
-                }
-                status
-            }
-        }
+    async fn status(&self) -> Result<()> {
+        self.enter("status", None).await
     }
 
     async fn get_pods(&self, all: bool) -> Result<Pods> {

@@ -19,8 +19,7 @@ use tokio::time::Instant;
 use mirrorlet_core::api::{ContainerId, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_runtime::{
-    CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
-    RuntimeError, RuntimeStatus, ServingPods, SyncError, Version,
+    CommandOutput, PodEvent, PodEventKind, Result, RuntimeError, ServingPods, SyncError, Version,
 };
 
 mod calls;
@@ -72,7 +71,6 @@ struct State {
     all_pod_list: Option<Pods>,
     pod_statuses: BTreeMap<PodUid, PodStatus>,
     version: Option<Version>,
-    status: Option<RuntimeStatus>,
     logs: BTreeMap<ContainerId, String>,
     orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
@@ -209,11 +207,6 @@ impl FakeRuntime {
     /// From now on both versions are that.
     pub fn set_version(&self, version: &str) {
         self.change(|s| s.version = Some(Version::new(version)));
-    }
-
-    /// From now on the runtime's health is that.
-    pub fn set_status(&self, status: RuntimeStatus) {
-        self.change(|s| s.status = Some(status));
     }
 
     /// Sets the standard output of a container.
@@ -424,18 +417,5 @@ impl State {
             uid: uid.clone(),
             what,
         });
-    }
-}
-
-/// The health of a runtime without a fault.
-fn healthy() -> RuntimeStatus {
-    let condition = |kind| RuntimeCondition {
-        kind,
-        status: true,
-        reason: "",
-        message: String::new(),
-    };
-    RuntimeStatus {
-        conditions: vec![condition(RUNTIME_READY), condition(NETWORK_READY)],
     }
 }

@@ -159,9 +159,9 @@ async fn scripted_errors() {
     fake.set_err(Some(refused()));
     assert_eq!(fake.version().await, Err(refused()));
     assert_eq!(fake.get_pods(true).await, Err(refused()));
-    assert!(!fake.status().await.is_ready());
+    assert_eq!(fake.status().await, Err(refused()));
     fake.set_err(None);
-    assert!(fake.status().await.is_ready());
+    assert_eq!(fake.status().await, Ok(()));
     fake.set_version("1.44");
     assert_eq!(fake.api_version().await.unwrap().to_string(), "1.44");
 }
