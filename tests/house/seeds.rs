@@ -50,7 +50,7 @@ const SEEDS: &str = "
     ContainerUnhealthy FailedSync FailedValidation InfraChanged
     ErrCrashLoopBackOff ErrImagePullBackOff ErrImageInspect ErrImagePull ErrImageNeverPull
     ErrContainerNotFound RegistryUnavailable ErrRunContainer ErrKillContainer ErrVerifyNonRoot
-    ErrSetupNetwork ErrTeardownNetwork ImplicitContainerPrefix
+    ErrSetupNetwork ErrTeardownNetwork ErrRunInitContainer InitContainer ImplicitContainerPrefix
 ";
 
 /// Shortest text that is a reason.
@@ -341,36 +341,81 @@ fn every_counterpart_is_called_by_the_product() {
     );
 }
 
+/// The names of a trait's methods.
+fn methods<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
+    let (_, body) = code.split_once(&format!("pub trait {name}:")).unwrap();
+    let (body, _) = body.split_once("\n}\n").unwrap();
+    let methods = body.lines().filter_map(|line| {
+        let line = line.trim_start().trim_start_matches("async ");
+        line.strip_prefix("fn ")?.split(['(', '<']).next()
+    });
+    methods.collect()
+}
+
+/// Whether the product calls a method of the runtime: on something named `runtime` or `access`, or by a
+/// name that no other function has.
+fn is_called_on_runtime(product: &[Source], method: &str) -> bool {
+    let definitions = product.iter().filter(|source| source.defines_fn(method));
+    let is_unique = definitions.count() == 1;
+    let call = format!(".{method}(");
+    let is_runtime = |receiver: &str| {
+        let receiver = receiver.trim_end_matches("()");
+        let name = receiver.rsplit(|c: char| !is_word(c)).next();
+        name.is_some_and(|name| ["runtime", "access"].contains(&name))
+    };
+    let mut code = product.iter().flat_map(|source| &source.code);
+    code.any(|code| {
+        let mut calls = code.match_indices(&call);
+        calls.any(|(at, _)| is_unique || is_runtime(&code[..at]))
+    })
+}
+
 #[test]
 fn every_method_of_runtime_is_called_by_the_product() {
     let text = fs::read_to_string(root().join("crates/runtime/src/lib.rs")).unwrap();
-    let (_, body) = text.split_once("pub trait Runtime").unwrap();
-    let methods: Vec<&str> = body
-        .lines()
-        .filter_map(|line| {
-            line.trim_start()
-                .trim_start_matches("async ")
-                .strip_prefix("fn ")
-        })
-        .filter_map(|line| line.split(['(', '<']).next())
-        .collect();
-    assert!(methods.len() > 15, "the trait was not read: {methods:?}");
-    let sources = layering::sources();
-    let callers = sources
-        .iter()
-        .filter(|(file, _)| !file.starts_with("crates/docker/") && !layering::is_test_file(file));
-    let code: String = callers
-        .flat_map(|(_, text)| layering::statements(text))
-        .map(|(_, code)| code)
-        .collect();
-    let uncalled: Vec<&&str> = methods
-        .iter()
-        .filter(|method| !code.contains(&format!(".{method}(")))
-        .collect();
-    assert!(
-        uncalled.is_empty(),
-        "nobody calls these of Runtime: {uncalled:?}"
-    );
+    let mut product = product();
+    // The runtime itself.
+    product.retain(|source| !source.file.starts_with("crates/docker/"));
+    for (name, least) in [("Runtime", 20), ("ContainerAccess", 6)] {
+        let methods = methods(&text, name);
+        assert!(methods.len() >= least, "{name} was not read: {methods:?}");
+        let is_uncalled = |method: &&&str| !is_called_on_runtime(&product, method);
+        let uncalled: Vec<&&str> = methods.iter().filter(is_uncalled).collect();
+        assert!(
+            uncalled.is_empty(),
+            "nobody calls these of {name}: {uncalled:?}"
+        );
+    }
+}
+
+#[test]
+fn a_call_of_something_elses_method_is_none_of_the_runtimes() {
+    let home = "pub trait Runtime: Send {\n    async fn status(&self);\n    fn own(&self);\n}\n";
+    assert_eq!(methods(home, "Runtime"), ["status", "own"]);
+    let other = "impl Theirs {\n    fn status(&self) {}\n}";
+    let called = |caller: &str, method: &str| {
+        let product = [home, other, caller].map(|text| parsed("src/a.rs".to_owned(), text));
+        is_called_on_runtime(&product, method)
+    };
+    for (caller, method, expected) in [
+        (
+            "fn f(it: &dyn Runtime) { response.status(); }",
+            "status",
+            false,
+        ),
+        ("fn f() { not_runtime.status(); }", "status", false),
+        ("fn f() { runtime.status(); }", "status", true),
+        (
+            "fn f() {\n    self.runtime\n        .status();\n}",
+            "status",
+            true,
+        ),
+        ("fn f() { view.access().status(); }", "status", true),
+        ("fn f() { it.own(); }", "own", true),
+        ("fn f() { own(); }", "own", false),
+    ] {
+        assert_eq!(called(caller, method), expected, "{caller}");
+    }
 }
 
 #[test]
