@@ -13,7 +13,7 @@ use super::Config;
 use super::args::CONFIG_ENV;
 use super::file::LocatedFile;
 use super::kinds::{self, Arity, Kind};
-use super::table::{Fallback, Key, ROWS, Setting};
+use super::table::{Fallback, Key, Kinds, ROWS, Setting};
 use mirrorlet_core::small::SmallSort;
 
 /// The home directory of root if `HOME` is not set.
@@ -131,7 +131,7 @@ pub fn resolve_root(
     ambient: &Ambient,
 ) -> Result<PathBuf, ConfigFaults> {
     let mut rungs = SettingSources::new(flags, file, ambient);
-    let root = rungs.value(Key::Root, &kinds::path("DIR"));
+    let root = rungs.value(Key::Root, &Kinds::root());
     root.ok_or_else(|| rungs.into_faults())
 }
 
@@ -142,8 +142,9 @@ pub fn resolve_node_name(
 ) -> Result<String, ConfigFaults> {
     let flags = BTreeMap::new();
     let mut rungs = SettingSources::new(&flags, file, ambient);
-    let name = rungs.value(Key::NodeName, &kinds::domain("NAME"));
-    name.ok_or_else(|| rungs.into_faults())
+    let name = rungs.value(Key::NodeName, &Kinds::node_name());
+    name.map(|name| name.to_string())
+        .ok_or_else(|| rungs.into_faults())
 }
 
 /// A fault for each unknown variable with our prefix.
@@ -346,8 +347,11 @@ impl<'a> SettingSources<'a> {
         let low = self
             .text(Key::ImageGcLowThreshold)
             .and_then(|text| text.trim().parse::<u8>().ok());
-        let high = self.high_threshold();
-        if let Some(low) = low.filter(|low| *low <= 100 && *low > high) {
+        let high = self.percent(Key::ImageGcHighThreshold);
+        if let (Some(low), Some(high)) = (low, high)
+            && low <= 100
+            && low > high
+        {
             let words = format!("{low} is above the high threshold, {high}");
             self.contradicts(Key::ImageGcLowThreshold, &words);
         }
@@ -424,17 +428,19 @@ impl<'a> SettingSources<'a> {
         }
     }
 
-    fn high_threshold(&self) -> u8 {
-        let given = self.text(Key::ImageGcHighThreshold);
-        given
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(85)
+    /// The percentage that is given for a setting, or else that of its row.
+    fn percent(&self, key: Key) -> Option<u8> {
+        let given = self.text(key).and_then(|text| text.trim().parse().ok());
+        given.or_else(|| key.row().fallback.words()?.parse().ok())
     }
 }
 
 /// The default of the low threshold: at most the high one.
 pub(super) fn low_threshold(rungs: &SettingSources<'_>) -> String {
-    rungs.high_threshold().min(80).to_string()
+    let [low, high] =
+        [Key::ImageGcLowThreshold, Key::ImageGcHighThreshold].map(|key| rungs.percent(key));
+    low.min(high)
+        .map_or_else(String::new, |percent| percent.to_string())
 }
 
 /// The default manifest directory, in the root directory.

@@ -100,23 +100,30 @@ macro_rules! settings {
             use Fallback::{Absent, Of, Text};
             vec![$({
                 let flag: &[&str] = &[$($flag)?];
-                let kind: Kind<$type> = $kind;
+                let kind = Kinds::$field();
                 row(Key::$key, stringify!($field), flag, (kind.value, kind.arity, kind.schema), $fallback, $help)
             }),*]
         });
+
+        /// The kind of each setting.
+        pub(super) struct Kinds;
+
+        impl Kinds {
+            $(pub(super) fn $field() -> Kind<$type> { $kind })*
+        }
 
         impl Config {
             /// Takes each value from the first rung that sets it; `None` if one is invalid, which
             /// `rungs` records.
             pub(super) fn by(rungs: &mut SettingSources<'_>) -> Option<Self> {
-                $(let $field = rungs.value(Key::$key, &$kind);)*
+                $(let $field = rungs.value(Key::$key, &Kinds::$field());)*
                 Some(Self { $($field: $field?),* })
             }
 
             /// The values of one setting as printed by `config show`, without secrets.
             pub fn shown(&self, key: Key) -> Vec<String> {
                 match key {
-                    $(Key::$key => { let kind: Kind<$type> = $kind; kind.show(&self.$field) }),*
+                    $(Key::$key => Kinds::$field().show(&self.$field)),*
                 }
             }
         }
@@ -313,17 +320,64 @@ impl Key {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::{Ambient, duration};
     use super::*;
     use mirrorlet_core::api::quantity;
 
     #[test]
-    fn help_has_the_limits_of_container_logs() {
+    fn help_has_the_least_size_of_container_logs() {
         let size = quantity::binary_text(log_limits::SIZE_MIN);
         let help = Key::ContainerLogMaxSize.row().help;
         assert!(help.contains(&format!("at least {size};")), "{help}");
-        let (from, to) = (log_limits::FILES_MIN, log_limits::FILES_MAX);
-        let help = Key::ContainerLogMaxFiles.row().help;
-        assert!(help.ends_with(&format!("from {from} to {to}")), "{help}");
+    }
+
+    /// The bounds of a setting, as its schema has them.
+    fn bounds(schema: &Value) -> Option<(String, String)> {
+        if let (Some(from), Some(to)) = (schema.get("minimum"), schema.get("maximum")) {
+            return Some((from.to_string(), to.to_string()));
+        }
+        let comment = schema.get("$comment")?.as_str()?;
+        let (from, to) = comment.strip_prefix("from ")?.split_once(" to ")?;
+        Some((from.to_owned(), to.to_owned()))
+    }
+
+    #[test]
+    fn help_schema_and_parser_have_the_same_limits() {
+        let range = regex::Regex::new("([0-9]+[a-z]*) to ([0-9]+[a-z]*)$").unwrap();
+        let most = regex::Regex::new("at most ([0-9]+[a-z]+)").unwrap();
+        let mut with_limits = Vec::new();
+        for row in &*ROWS {
+            let Some((from, to)) = bounds(&row.schema) else {
+                let has_limits = range.is_match(row.help) || most.is_match(row.help);
+                assert!(!has_limits, "{}", row.name);
+                continue;
+            };
+            if let Some(found) = range.captures(row.help) {
+                assert_eq!((&found[1], &found[2]), (&*from, &*to), "{}", row.name);
+                with_limits.push(row.name);
+            }
+            if let Some(found) = most.captures(row.help) {
+                assert_eq!(&found[1], to, "{}", row.name);
+                with_limits.push(row.name);
+            }
+            if row.value != "DURATION" {
+                continue;
+            }
+            let parse = |text: &str| duration::parse(text).unwrap();
+            let (from, to) = (parse(&from), parse(&to));
+            let is_in = |value: Duration| {
+                let text = Setting(vec![duration::render(value)]);
+                let flags = BTreeMap::from([(row.key, text)]);
+                let resolved = resolve::resolve(&flags, None, &Ambient::default());
+                resolved.is_ok()
+            };
+            assert!(is_in(from) && is_in(to), "{}", row.name);
+            assert!(!is_in(to + MILLISECOND), "{}", row.name);
+            let below = from.checked_sub(MILLISECOND);
+            assert!(!below.is_some_and(is_in), "{}", row.name);
+        }
+        let expected = ["settle", "containerLogMaxFiles", "maxContainerBackoff"];
+        assert_eq!(with_limits, expected);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::Args;
 
 use crate::config::kinds::{self, Kind, NONE};
-use crate::config::{ApiAccess, LogFormat, node};
+use crate::config::table::Kinds;
+use crate::config::{ApiAccess, Key, LogFormat, node};
 
 /// Arguments of `approve-certificates`.
 #[expect(clippy::doc_markdown, reason = "it is the help")]
@@ -25,20 +26,28 @@ pub struct ApproveArgs {
     /// Lease for leader election [default: mirrorlet-approver in the ServiceAccount's namespace].
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = namespaced)]
     pub lease: Option<(String, String)>,
-    /// Address and port to serve /metrics, /healthz and /readyz on; none to not serve them.
-    #[arg(long, value_name = "IP:PORT|none", default_value = "none", value_parser = address)]
+    /// As the setting of that name.
+    #[arg(long, value_name = "IP:PORT|none", default_value = NONE, value_parser = address,
+        help = Key::MetricsAddress.row().help)]
     pub metrics_address: OptionalAddress,
-    /// Log format: text, json, or auto (text on a terminal, JSON elsewhere).
-    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = log_format)]
+    /// As the setting of that name.
+    #[arg(long, value_name = Key::LogFormat.row().value, default_value = default_of(Key::LogFormat),
+        value_parser = log_format, help = Key::LogFormat.row().help)]
     pub log_format: LogFormat,
-    /// Log level: error, warn, info, debug, or target=level directives.
-    #[arg(long, value_name = "FILTER", default_value = "info", value_parser = log_level)]
+    /// As the setting of that name.
+    #[arg(long, value_name = Key::LogLevel.row().value, default_value = default_of(Key::LogLevel),
+        value_parser = log_level, help = Key::LogLevel.row().help)]
     pub log_level: String,
 }
 
 /// An address, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionalAddress(pub Option<SocketAddr>);
+
+/// The default of a setting.
+fn default_of(key: Key) -> &'static str {
+    key.row().fallback.words().unwrap_or_default()
+}
 
 fn namespaced(text: &str) -> Result<(String, String), String> {
     match text.split_once('/') {
@@ -63,15 +72,15 @@ fn access(text: &str) -> Result<ApiAccess, String> {
 }
 
 fn address(text: &str) -> Result<OptionalAddress, String> {
-    parsed(&kinds::address().or(NONE), text).map(OptionalAddress)
+    parsed(&Kinds::metrics_address(), text).map(OptionalAddress)
 }
 
 fn log_format(text: &str) -> Result<LogFormat, String> {
-    parsed(&kinds::one_of("FORMAT", LogFormat::WORDS), text)
+    parsed(&Kinds::log_format(), text)
 }
 
 fn log_level(text: &str) -> Result<String, String> {
-    parsed(&kinds::log_filter(), text)
+    parsed(&Kinds::log_level(), text)
 }
 
 /// A value as the setting of that kind has it.
