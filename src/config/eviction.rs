@@ -41,11 +41,9 @@ fn by_signal<T: Clone + 'static>(
     parse: impl Fn(&str) -> Result<T, Fault> + 'static,
     show: impl Fn(&T) -> String + 'static,
 ) -> Kind<Vec<(Signal, T)>> {
-    let names: Vec<String> = Signal::ALL
-        .iter()
-        .map(|s| s.as_str().replace('.', r"\."))
-        .collect();
-    let pattern = format!("^({NONE}$|({})[<=])", names.join("|"));
+    let names = Signal::ALL.map(Signal::as_str);
+    let pattern = names.join("|").replace('.', r"\.");
+    let pattern = format!("^({NONE}$|({pattern})[<=])");
     let schema = json!({"type": "string", "pattern": pattern});
     let parse = move |text: &str, _: &Path| {
         if text == NONE {
@@ -60,7 +58,9 @@ fn by_signal<T: Clone + 'static>(
         Some((signal, value)) => format!("{}{separator}{}", signal.as_str(), show(value)),
         None => NONE.to_owned(),
     };
-    pairs(Kind::one(value, schema, parse, show)).map(
+    let mut kind = pairs(Kind::one(value, schema, parse, show));
+    kind.schema["anyOf"][1]["propertyNames"] = json!({"enum": names});
+    kind.map(
         |values| Ok(values.into_iter().flatten().collect()),
         |values: &Vec<(Signal, T)>| match values.as_slice() {
             [] => vec![None],

@@ -147,7 +147,8 @@ impl Raw {
             Self::One(text) => Some(text),
             Self::Nothing | Self::Many(_) | Self::Map(_) => None,
         };
-        let is_map = row.value.contains('=');
+        let forms = row.schema["anyOf"].as_array();
+        let is_map = forms.is_some_and(|forms| forms.iter().any(|form| form["type"] == "object"));
         let texts = match (row.arity, self) {
             (_, Self::Nothing) => return Ok(None),
             (Arity::One, raw) => {
@@ -276,7 +277,7 @@ fn default_of(row: &SettingRow, words: &str) -> serde_json::Value {
         (Some("integer" | "boolean"), _) => {
             serde_json::from_str(words).unwrap_or_else(|_| json!(words))
         }
-        (_, Arity::Many(_)) => json!([words]),
+        (_, Arity::Many(separator)) => json!(words.split(separator).collect::<Vec<_>>()),
         _ => json!(words),
     }
 }

@@ -193,11 +193,15 @@ pub fn path_of(text: &str, cwd: &Path) -> Result<PathBuf, Fault> {
 
 /// A duration within bounds, such as `20s` or `1m30s`.
 pub fn period(from: Duration, to: Duration) -> Kind<Duration> {
-    let schema = json!({
+    let mut schema = json!({
         "type": "string",
-        "pattern": duration::PATTERN,
+        "minLength": 1,
+        "pattern": duration::pattern_up_to(to),
         "$comment": format!("from {} to {}", duration::render(from), duration::render(to)),
     });
+    if !from.is_zero() {
+        schema["not"] = json!({"type": "string", "pattern": duration::pattern_below(from)});
+    }
     let parse = move |text: &str, _: &Path| {
         let value = duration::parse(text).map_err(|e| format!("{text:?} is {e}"))?;
         if (from..=to).contains(&value) {
@@ -268,13 +272,10 @@ pub fn one_of<T: Copy + PartialEq + 'static>(
 
 /// Images that are never verified.
 pub fn allowed_images() -> Kind<AllowedImages> {
+    const ENTRY: &str = r"\s*[^\s*,]+/([^\s*,]+|\*)\s*";
     let parse = |text: &str, _: &Path| AllowedImages::parse(text);
-    Kind::one(
-        "REPOSITORY",
-        json!({"type": "string"}),
-        parse,
-        AllowedImages::text,
-    )
+    let schema = json!({"type": "string", "pattern": format!("^{ENTRY}(,{ENTRY})*$")});
+    Kind::one("REPOSITORY", schema, parse, AllowedImages::text)
 }
 
 /// An address.

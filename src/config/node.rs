@@ -152,21 +152,20 @@ pub fn taints() -> Kind<Vec<Taint>> {
     let schema =
         json!({"type": "string", "pattern": "^none$|:(NoSchedule|PreferNoSchedule|NoExecute)$"});
     let show = |taint: &Option<Taint>| taint.as_ref().map_or_else(|| NONE.to_owned(), taint_text);
-    Kind::one("KEY=VALUE:EFFECT", schema, |text, _| taint(text), show)
-        .list(',')
-        .map(
-            |taints| {
-                let taints: Vec<Taint> = taints.into_iter().flatten().collect();
-                match doubled_taint(&taints) {
-                    Some(doubled) => Err(format!("the taint {doubled} is given twice")),
-                    None => Ok(taints),
-                }
-            },
-            |taints| match taints.as_slice() {
-                [] => vec![None],
-                taints => taints.iter().cloned().map(Some).collect(),
-            },
-        )
+    let kind = Kind::one("KEY=VALUE:EFFECT", schema, |text, _| taint(text), show);
+    pairs(kind).map(
+        |taints| {
+            let taints: Vec<Taint> = taints.into_iter().flatten().collect();
+            match doubled_taint(&taints) {
+                Some(doubled) => Err(format!("the taint {doubled} is given twice")),
+                None => Ok(taints),
+            }
+        },
+        |taints| match taints.as_slice() {
+            [] => vec![None],
+            taints => taints.iter().cloned().map(Some).collect(),
+        },
+    )
 }
 
 /// Resources reserved for the system, as `resource=quantity` or, in the file, as a map: allocatable is

@@ -165,11 +165,13 @@ fn takes(schema: &Value, value: &Value) -> bool {
             "enum" => of.as_array().unwrap().contains(value),
             "const" => of == value,
             "anyOf" => of.as_array().unwrap().iter().any(|of| takes(of, value)),
+            "not" => !takes(of, value),
+            "propertyNames" => value
+                .as_object()
+                .is_none_or(|map| map.keys().all(|name| takes(of, &json!(name)))),
             "items" => value
                 .as_array()
-                .unwrap()
-                .iter()
-                .all(|value| takes(of, value)),
+                .is_none_or(|values| values.iter().all(|value| takes(of, value))),
             "format" => match of.as_str() {
                 Some("ipv4") => value
                     .as_str()
@@ -239,6 +241,66 @@ fn labels_and_reservations_may_be_maps() {
         ),
     ] {
         assert_eq!(faults(text), [format!("c:1: {words}")]);
+    }
+}
+
+#[test]
+fn a_list_may_be_a_map_where_the_schema_says_so() {
+    let schema = schema_value();
+    let mut maps = Vec::new();
+    for row in &*ROWS {
+        if row.arity == Arity::One {
+            continue;
+        }
+        let file = LocatedFile::parse("c", &format!("{}: {{}}\n", row.name)).unwrap();
+        let is_map = file.faults.is_empty();
+        let described = takes(&schema["properties"][row.name], &json!({}));
+        assert_eq!(described, is_map, "{}", row.name);
+        maps.extend(is_map.then_some(row.name));
+    }
+    assert!(
+        maps.contains(&"nodeLabels") && maps.contains(&"evictionHard"),
+        "{maps:?}"
+    );
+
+    let text = "evictionHard: {memory.available: 100Mi, nodefs.available: 10%}\n";
+    let file = LocatedFile::parse("c", text).unwrap();
+    let resolved = resolve(&BTreeMap::new(), Some(&file), &Ambient::default()).unwrap();
+    let shown = resolved.config.shown(Key::EvictionHard);
+    assert_eq!(shown, ["memory.available<100Mi", "nodefs.available<10%"]);
+    let hard = &schema["properties"]["evictionHard"];
+    assert!(takes(hard, &json!({"memory.available": "100Mi"})));
+    assert!(!takes(hard, &json!({"memory.free": "100Mi"})));
+}
+
+/// The chart has values of its own for these.
+#[test]
+fn the_chart_has_the_limits_and_defaults_of_the_settings() {
+    let schema = include_str!("../../../charts/mirrorlet/values.schema.json");
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let values = include_str!("../../../charts/mirrorlet/values.yaml");
+    let values: Value = serde_saphyr::from_str(values).unwrap();
+    let ours = schema_value();
+    for (value, name) in [
+        ("node/maxPods", "maxPods"),
+        ("nodeApi/port", "nodeApiPort"),
+        ("nodeApi/address", "nodeApiAddress"),
+        ("logLevel", "logLevel"),
+        ("logFormat", "logFormat"),
+    ] {
+        let ours = &ours["properties"][name];
+        let place = format!("/properties/{}", value.replace('/', "/properties/"));
+        let described = schema.pointer(&place).unwrap();
+        for limit in ["minimum", "maximum", "enum"] {
+            assert_eq!(described.get(limit), ours.get(limit), "{limit} of {value}");
+        }
+        // Lines of pods are read by machines.
+        let default = match name {
+            "logFormat" => json!("json"),
+            _ => ours["default"].clone(),
+        };
+        let found = values.pointer(&format!("/{value}"));
+        assert_eq!(found, Some(&default), "{value}");
     }
 }
 

@@ -125,3 +125,57 @@ fn lists_take_commas_and_name_every_fault() {
         "\"x\" is not an IP address; \"y\" is not an IP address"
     );
 }
+
+fn pattern(schema: &Value) -> regex::Regex {
+    regex::Regex::new(schema["pattern"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn the_schema_of_a_duration_has_its_bounds() {
+    let (ms, hour) = (Duration::from_millis, 3_600_000);
+    for (from, to) in [(0, 50), (1000, 300_000), (5000, hour), (0, 24 * hour)] {
+        let kind = period(ms(from), ms(to));
+        let (whole, short) = (pattern(&kind.schema), kind.schema.get("not").map(pattern));
+        let takes = |text: &str| {
+            whole.is_match(text) && !short.as_ref().is_some_and(|short| short.is_match(text))
+        };
+        let near = [0, from, 59_999, hour, to].map(|at| at.saturating_sub(3)..at + 3);
+        for number in near.into_iter().flatten() {
+            for text in [format!("{number}ms"), duration::render(ms(number))] {
+                let is_read = read(&kind, &text).is_ok();
+                assert!(takes(&text) || !is_read, "{text}: from {from} to {to}");
+            }
+        }
+        assert!(
+            from == 0 || !takes(&duration::render(ms(from - 1))),
+            "{from}"
+        );
+        for long in [
+            format!("{}h", to / hour + 1),
+            format!("{}m", to / 60_000 + 1),
+        ] {
+            assert!(!takes(&long), "{long}: to {to}");
+        }
+        for bad in ["10", "1.5s", "s", "1d"] {
+            assert!(!takes(bad), "{bad}");
+        }
+    }
+}
+
+#[test]
+fn the_schema_of_an_allowlist_takes_what_is_read() {
+    let kind = allowed_images().list(',');
+    let pattern = pattern(&kind.schema["items"]);
+    for good in [
+        "docker.io/library/nginx",
+        "registry:5000/team/*",
+        "a.b/c, d.e/f/*",
+    ] {
+        assert!(read(&kind, good).is_ok(), "{good}");
+        assert!(pattern.is_match(good), "{good}");
+    }
+    for bad in ["", "nginx", "/*", "a/*/b", "*", "a.b/c d", "a.b/c,"] {
+        assert!(read(&kind, bad).is_err(), "{bad}");
+        assert!(!pattern.is_match(bad), "{bad}");
+    }
+}
