@@ -25,3 +25,4 @@ mod simulation;
 mod sorting;
 mod sources;
 mod testing_table;
+mod unused;

@@ -54,7 +54,9 @@ pub enum InvalidReference {
 pub struct Reference {
     /// As written, with `:latest` appended when it had neither tag nor digest.
     text: String,
+    /// Registry host with its port, for example `docker.io`.
     domain: String,
+    /// Repository in the registry, for example `library/nginx`.
     path: String,
     tag: Option<String>,
     digest: Option<String>,
@@ -106,16 +108,6 @@ impl Reference {
     /// the Engine.
     pub fn as_str(&self) -> &str {
         &self.text
-    }
-
-    /// Registry host with its port, for example `docker.io`.
-    pub fn domain(&self) -> &str {
-        &self.domain
-    }
-
-    /// Repository in the registry, for example `library/nginx`.
-    pub fn path(&self) -> &str {
-        &self.path
     }
 
     /// The tag; `latest` if the text has neither tag nor digest.

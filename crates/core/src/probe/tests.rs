@@ -128,7 +128,7 @@ fn another_instance_replaces_the_one_before() {
     );
     assert_eq!(replaced.forget, Some(ContainerId::docker("a")));
     assert_eq!(replaced.publish, Some(ProbeResult::Failure));
-    assert_eq!(state.id(), Some(&ContainerId::docker("b")));
+    assert_eq!(state.id, Some(ContainerId::docker("b")));
 }
 
 #[test]
@@ -494,7 +494,7 @@ proptest! {
             };
             let (next, decision) = decide(state, kind, &spec, &seen, at(0));
             state = next;
-            prop_assert_eq!(state.id(), Some(&instance.id));
+            prop_assert_eq!(state.id.as_ref(), Some(&instance.id));
             prop_assert_eq!(decision.action == Action::Probe, !decided);
             if decision.action != Action::Probe {
                 continue;

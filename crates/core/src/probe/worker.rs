@@ -12,19 +12,12 @@ use super::{ProbeKind, ProbeResult, ProbeSpec};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProbeState {
     /// The instance that it probes.
-    id: Option<ContainerId>,
+    pub(super) id: Option<ContainerId>,
     /// Whether nothing is probed until there is another instance: one that failed its liveness probe is
     /// about to be stopped, and one whose startup is decided needs no more startup probes.
     on_hold: bool,
     /// The newest result that was counted, and how often it came in a row.
     run: Option<(ProbeResult, u32)>,
-}
-
-impl ProbeState {
-    /// The instance that is probed.
-    pub fn id(&self) -> Option<&ContainerId> {
-        self.id.as_ref()
-    }
 }
 
 /// A worker's observation of its container.

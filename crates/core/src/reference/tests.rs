@@ -167,7 +167,8 @@ fn good_references() {
         (&sha384, hub, "library/a", None),
     ] {
         let found = Reference::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        assert_eq!((found.domain(), found.path()), (domain, path), "{text}");
+        let parts = (found.domain.as_str(), found.path.as_str());
+        assert_eq!(parts, (domain, path), "{text}");
         assert_eq!(found.repository(), format!("{domain}/{path}"), "{text}");
         let digest = text.split_once('@').map(|(_, digest)| digest);
         assert_eq!(found.digest(), digest, "{text}");
