@@ -1,6 +1,5 @@
 //! The program itself with the embedded API and no cluster, to be asked by many clients and killed.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -73,11 +72,6 @@ impl Alone {
     /// Starts it with the API at an address of its own.
     pub fn serve(binary: &Path, bed: &Bed) -> Self {
         Self::start(binary, bed, "127.0.0.1:0")
-    }
-
-    /// Starts it with the API at that address.
-    pub fn serve_at(binary: &Path, bed: &Bed, address: SocketAddr) -> Self {
-        Self::start(binary, bed, &address.to_string())
     }
 
     /// Its process.

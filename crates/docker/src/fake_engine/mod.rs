@@ -257,11 +257,6 @@ impl FakeEngine {
         }
     }
 
-    /// Sets the clock. Each event advances it by a millisecond.
-    pub fn set_clock(&self, now: Timestamp) {
-        self.state.lock().now = now;
-    }
-
     /// Returns the request body that created that container, by id or name.
     pub fn created(&self, container: &str) -> Option<ContainerCreateBody> {
         self.state.lock().find(container).map(|c| c.body.clone())
