@@ -87,7 +87,7 @@ impl PodNames {
             forwarders = dns.forwarders.clone();
         }
         let mut served = None;
-        let mut told = None;
+        let mut reported = None;
         let mut retry_at = None;
         loop {
             changed.mark_unchanged();
@@ -95,9 +95,9 @@ impl PodNames {
             if served.as_ref() != Some(&wanted) || retry_at.is_some_and(|at| at <= Instant::now()) {
                 let failure = self.serve(&wanted, pods).await.err();
                 retry_at = failure.is_some().then(|| Instant::now() + RETRY);
-                if failure != told {
-                    told = failure;
-                    if let Some(error) = &told {
+                if failure != reported {
+                    reported = failure;
+                    if let Some(error) = &reported {
                         occurrences::names_not_written(error);
                     }
                 }
@@ -145,9 +145,9 @@ impl PodNames {
     fn has_seen(&self, ran: &Pods) -> bool {
         let merged = self.merged.get();
         let views = self.board.all();
-        let told = || views.iter().filter(|view| view.status.is_some());
-        let uids: BTreeSet<&PodUid> = told().map(|view| &view.uid).collect_set();
-        let names: BTreeSet<&FullName> = told().map(|view| &view.full_name).collect_set();
+        let seen = || views.iter().filter(|view| view.status.is_some());
+        let uids: BTreeSet<&PodUid> = seen().map(|view| &view.uid).collect_set();
+        let names: BTreeSet<&FullName> = seen().map(|view| &view.full_name).collect_set();
         let of_manifests = merged.pods.values().filter(|pod| is_static(&pod.pod));
         let wanted: BTreeSet<FullName> =
             of_manifests.map(|pod| FullName::of(&pod.pod)).collect_set();

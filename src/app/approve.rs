@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{descriptors, drain, serve, spawn, spawn_until, until_told};
+use super::{descriptors, drain, serve, spawn, spawn_until, until_stopped};
 use crate::cluster::{ApproverTask, ClusterClient, Election};
 use crate::config::ApiAccess;
 use crate::server::health;
@@ -57,7 +57,7 @@ pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
     let lease = format!("{namespace}/{name}");
     let deciding = decide(election, task, lease, cancel.clone());
     spawn(&mut parts, "approver", deciding);
-    let outcome = until_told(&mut parts).await;
+    let outcome = until_stopped(&mut parts).await;
     cancel.cancel();
     drain(&mut parts).await;
     outcome
@@ -71,12 +71,12 @@ async fn decide(
     cancel: CancellationToken,
 ) {
     loop {
-        let mut told = None;
+        let mut reported = None;
         let won = election.won(|error| {
             let words = error.to_string();
-            if told.as_ref() != Some(&words) {
+            if reported.as_ref() != Some(&words) {
                 occurrences::approver_kept_waiting(&lease, &words);
-                told = Some(words);
+                reported = Some(words);
             }
         });
         tokio::select! {

@@ -49,8 +49,8 @@ pub(super) async fn count_pods(mut merged: Reader<Merged>, board: Board, metrics
         metrics.set_failing_pods(views.iter().filter(|view| !view.error.is_empty()).count());
         metrics.set_containers_in_backoff(views.iter().map(in_backoff).sum());
         let goes_on = tokio::select! {
-            told = changed.changed() => told.is_ok(),
-            told = merged.changed() => told.is_ok(),
+            result = changed.changed() => result.is_ok(),
+            result = merged.changed() => result.is_ok(),
         };
         if !goes_on {
             return;
@@ -101,8 +101,8 @@ pub(super) async fn count_unready(
         metrics.set_unready_pods(&unready(&sets, &merged.get(), || board.all()));
         tokio::select! {
             lasts = any_changed(&mut states) => if !lasts { return },
-            told = merged.changed() => if told.is_err() { return },
-            told = changed.changed() => if told.is_err() { return },
+            result = merged.changed() => if result.is_err() { return },
+            result = changed.changed() => if result.is_err() { return },
         }
     }
 }

@@ -7,7 +7,7 @@ use futures::future::select_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::tell::ManifestReporter;
+use super::manifest_reporter::ManifestReporter;
 use crate::jobs::Jobs;
 use crate::rollout::Rollouts;
 use crate::source::{SourceReader, problems_of};
@@ -55,7 +55,7 @@ pub struct MergeTask {
     outputs: MergeOutputs,
     telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
-    teller: ManifestReporter,
+    reporter: ManifestReporter,
     rollouts: Rollouts,
     jobs: Jobs,
     claims: ClaimStore,
@@ -89,7 +89,7 @@ impl MergeTask {
             outputs,
             telemetry,
             conflicts: BTreeSet::new(),
-            teller: ManifestReporter::default(),
+            reporter: ManifestReporter::default(),
             rollouts,
             jobs,
             claims,
@@ -156,14 +156,14 @@ impl MergeTask {
         let before = self.outputs.merged.get();
         let listed = self.listed.borrow().clone();
         let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
-        self.teller.merged(&self.telemetry, &states, &merged);
+        self.reporter.merged(&self.telemetry, &states, &merged);
         self.claims.saw(&self.outputs.objects.take_volumes()).await;
         merged.bind_claims(self.claims.bindings());
         merged.bindings = self.claims.keep(&merged.bindings).await.clone();
         self.jobs
             .apply(&mut merged, &states, listed.is_some())
             .await;
-        self.tell_conflicts(&states, &merged);
+        self.report_conflicts(&states, &merged);
         // Before any pod is: one that comes with its objects finds them.
         self.outputs.objects.publish(merged.known_objects());
         self.rollouts.add_configs(&mut merged);
@@ -174,7 +174,7 @@ impl MergeTask {
         }
         let now = Timestamp::now();
         self.given = merged.carry_over(&before, &self.given, now);
-        self.tell_operations(&before, &merged);
+        self.report_operations(&before, &merged);
         if let Some(listed) = &listed {
             let before = self.settled.then_some(&*before);
             ManifestReporter::workloads(&self.telemetry, before, &merged, listed);
@@ -208,7 +208,7 @@ impl MergeTask {
     }
 
     /// Reports the changes of pods between two merges.
-    fn tell_operations(&self, before: &Merged, merged: &Merged) {
+    fn report_operations(&self, before: &Merged, merged: &Merged) {
         for operation in diff(&before.pods, &merged.pods) {
             let pod = operation.pod();
             // An ended pod is not a change, whatever its stored form.
@@ -266,7 +266,7 @@ impl MergeTask {
 
     /// Logs new conflicts and resolved ones, including those of Jobs. Sources log the problems of their
     /// own documents.
-    fn tell_conflicts(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
+    fn report_conflicts(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
         let of_sources: BTreeSet<&Diagnostic> = problems_of_sources(states).collect_set();
         let others = merged.conflicts.iter();
         let others = others.filter(|problem| !of_sources.contains(*problem));

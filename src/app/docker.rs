@@ -68,7 +68,7 @@ pub(super) struct Docker {
     /// Checks the agent's access to its host; run it once it is known whether the Engine answers.
     pub(super) host_look: HostLook,
     /// The missing access to the host.
-    pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
+    pub(super) missing_access: watch::Receiver<Vec<MissingAccessReport>>,
     /// How the host's files are seen.
     pub(super) files: HostFiles,
 }
@@ -112,7 +112,7 @@ impl Docker {
         if let Err(error) = files.forget_own_volumes(&config.root) {
             occurrences::host_files_not_forgotten(&error.to_string());
         }
-        let (host_look, lacks) = HostLook::new(
+        let (host_look, missing_access) = HostLook::new(
             config,
             Arc::clone(&engine),
             files.clone(),
@@ -130,8 +130,8 @@ impl Docker {
             host_files: files.clone(),
             pod_logs_dir: config.pod_logs_dir.clone(),
         };
-        let (shared, told) = (Arc::clone(&engine), telemetry.clone());
-        let manager = DockerManager::new(shared, Arc::clone(&images), told, options);
+        let (shared, manager_telemetry) = (Arc::clone(&engine), telemetry.clone());
+        let manager = DockerManager::new(shared, Arc::clone(&images), manager_telemetry, options);
         let sessions = manager.exec_sessions();
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
         let held_ports = manager.held_ports();
@@ -158,7 +158,7 @@ impl Docker {
             image_reclaim,
             needed_images,
             host_look,
-            lacks,
+            missing_access,
             files,
         }
     }

@@ -78,13 +78,13 @@ struct Wiring {
 impl Wiring {
     /// Serves until cancelled. Pods need no API: whatever fails is reported, and tried again.
     async fn run(self, cancel: CancellationToken) {
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             if let Err(error) = Box::pin(self.serve(cancel.child_token())).await {
                 let words = format!("{error:#}");
-                if told != words {
+                if reported != words {
                     occurrences::server_failed("the embedded API", &words);
-                    told = words;
+                    reported = words;
                 }
             }
             tokio::time::sleep(BIND_PAUSE).await;
@@ -131,7 +131,7 @@ impl Wiring {
     /// are valid for most of their lifetime then.
     async fn renew(&self, renewal: &Renewal, address: SocketAddr, mut issued: Option<Timestamp>) {
         let period = LOOK_PERIOD.min(self.life / RENEWED_AFTER);
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             tokio::time::sleep(period).await;
             let now = Timestamp::now();
@@ -145,14 +145,14 @@ impl Wiring {
             match renewed {
                 Ok(()) => {
                     issued = Some(now);
-                    told.clear();
+                    reported.clear();
                     occurrences::embedded_api_renewed(&self.root.join(KUBECONFIG));
                 }
                 Err(error) => {
                     let words = format!("{error:#}");
-                    if told != words {
+                    if reported != words {
                         occurrences::embedded_api_not_renewed(&words);
-                        told = words;
+                        reported = words;
                     }
                 }
             }

@@ -16,7 +16,7 @@ use crate::config::Config;
 use mirrorlet_core::api::report::MissingAccessReport;
 use mirrorlet_core::api::{PodUid, keys};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, lacks};
+use mirrorlet_core::host_access::{Found, HostAccess, MissingAccess, Need, missing_access};
 use mirrorlet_core::node::RuntimeReach;
 use mirrorlet_core::small::SmallCollect;
 use mirrorlet_docker::engine::{HostSide, SharedEngine, is_own};
@@ -55,8 +55,8 @@ pub(super) struct HostLook {
     engine: SharedEngine,
     files: HostFiles,
     telemetry: Telemetry,
-    told: watch::Sender<Vec<MissingAccessReport>>,
-    lacking: Vec<MissingAccess>,
+    published: watch::Sender<Vec<MissingAccessReport>>,
+    missing: Vec<MissingAccess>,
     owner: String,
     /// The pods of an earlier agent whose owner id was lost or replaced, until they were searched for.
     orphans: BTreeSet<PodUid>,
@@ -83,7 +83,7 @@ impl HostLook {
         files: HostFiles,
         telemetry: Telemetry,
     ) -> (Self, watch::Receiver<Vec<MissingAccessReport>>) {
-        let (told, reports) = watch::channel(Vec::new());
+        let (published, reports) = watch::channel(Vec::new());
         let look = Self {
             root: config.root.clone(),
             docker: config.docker.clone(),
@@ -92,8 +92,8 @@ impl HostLook {
             engine,
             files,
             telemetry,
-            told,
-            lacking: Vec::new(),
+            published,
+            missing: Vec::new(),
             owner: String::new(),
             orphans: BTreeSet::new(),
             lost: None,
@@ -112,7 +112,7 @@ impl HostLook {
     /// Checks whenever the Engine begins to answer, and retries until a check succeeds, until
     /// cancelled.
     pub(super) async fn run(mut self, mut reach: watch::Receiver<RuntimeReach>) {
-        self.tell(&HostAccess {
+        self.publish(&HostAccess {
             socket: self.socket(),
             ..HostAccess::default()
         });
@@ -129,7 +129,7 @@ impl HostLook {
                 match looked.await {
                     Ok(access) => {
                         failures.reset();
-                        self.tell(&access);
+                        self.publish(&access);
                     }
                     Err(error) => {
                         occurrences::host_access_unknown(&error.to_string());
@@ -137,8 +137,8 @@ impl HostLook {
                     }
                 }
             }
-            let network_is_missing = |lack: &MissingAccess| lack.need == Need::PodNetwork;
-            if pause.is_none() && self.lacking.iter().any(network_is_missing) {
+            let network_is_missing = |missing: &MissingAccess| missing.need == Need::PodNetwork;
+            if pause.is_none() && self.missing.iter().any(network_is_missing) {
                 pause = Some(NETWORK_PERIOD);
             }
             tokio::select! {
@@ -275,25 +275,32 @@ impl HostLook {
     }
 
     /// Reports newly missing access to the host, and access that is available again.
-    fn tell(&mut self, access: &HostAccess) {
-        let now = lacks(access, &self.root, &self.docker);
+    fn publish(&mut self, access: &HostAccess) {
+        let now = missing_access(access, &self.root, &self.docker);
         let was =
-            |need: Need, lacking: &[MissingAccess]| lacking.iter().any(|lack| lack.need == need);
-        for lack in now.iter().filter(|lack| !was(lack.need, &self.lacking)) {
-            occurrences::host_access_lacking(&self.telemetry, lack);
+            |need: Need, all: &[MissingAccess]| all.iter().any(|missing| missing.need == need);
+        for missing in now
+            .iter()
+            .filter(|missing| !was(missing.need, &self.missing))
+        {
+            occurrences::host_access_missing(&self.telemetry, missing);
         }
-        for lack in self.lacking.iter().filter(|lack| !was(lack.need, &now)) {
-            occurrences::host_access_had(lack.need);
+        for missing in self
+            .missing
+            .iter()
+            .filter(|missing| !was(missing.need, &now))
+        {
+            occurrences::host_access_had(missing.need);
         }
         let reports = now.iter().map(report).chain(self.lost.clone());
         let reports: Vec<_> = reports.collect();
         // A repeated result is not a change.
-        self.told.send_if_modified(|told| {
-            let is_new = *told != reports;
-            *told = reports;
+        self.published.send_if_modified(|known| {
+            let is_new = *known != reports;
+            *known = reports;
             is_new
         });
-        self.lacking = now;
+        self.missing = now;
     }
 }
 
@@ -340,11 +347,11 @@ fn lost_owner(root: &Path, owner: &str, before: &BTreeSet<String>) -> MissingAcc
     }
 }
 
-fn report(lack: &MissingAccess) -> MissingAccessReport {
+fn report(missing: &MissingAccess) -> MissingAccessReport {
     MissingAccessReport {
-        need: lack.need.as_str().to_owned(),
-        message: lack.message.clone(),
-        help: lack.help.clone(),
+        need: missing.need.as_str().to_owned(),
+        message: missing.message.clone(),
+        help: missing.help.clone(),
     }
 }
 

@@ -47,8 +47,8 @@ pub(super) async fn keep(images: Arc<ImagePuller>, mut known: Writer<Vec<ImageSe
             None => change.await.is_err(),
             Some(pause) => {
                 let left = pause.saturating_sub(LIST_GAP);
-                let told = tokio::time::timeout(left, change).await;
-                told.is_ok_and(|told| told.is_err())
+                let result = tokio::time::timeout(left, change).await;
+                result.is_ok_and(|result| result.is_err())
             }
         };
         if ended {

@@ -26,6 +26,7 @@ mod gc;
 mod host;
 mod images;
 pub mod lock;
+mod manifest_reporter;
 mod news;
 mod node_api;
 pub mod owner;
@@ -35,7 +36,6 @@ mod serve;
 mod sources;
 mod stats;
 mod systemd;
-mod tell;
 mod used_engine;
 mod view;
 
@@ -71,9 +71,9 @@ use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::gc::ContainerGc;
 use mirrorlet_runtime::objects::{ManifestObjects, PodObjects};
-use news::{News, start_news, tell_cluster_news, tell_pull_news};
+use news::{News, publish_cluster_news, publish_pull_news, start_news};
 pub use parts::Parts;
-use parts::{drain, spawn, spawn_until, until_told};
+use parts::{drain, spawn, spawn_until, until_stopped};
 use sources::{Directories, make_default_manifests_dir, start_sources};
 use stats::ServedStats;
 use used_engine::UsedEngine;
@@ -92,7 +92,7 @@ pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let readiness = systemd::ready();
     let keep_alive = systemd::keep_alive(readiness);
     spawn_until(&mut agent.parts, &cancel, "watchdog", keep_alive);
-    agent.run_until_told(cancel).await
+    agent.run_until_stopped(cancel).await
 }
 
 /// A running agent.
@@ -223,7 +223,7 @@ impl Agent {
             pressures: pressed,
             telemetry: telemetry.clone(),
         }
-        .tell(&mut parts, cancel);
+        .start(&mut parts, cancel);
         let (view, stats) = (Arc::clone(&served.view), Arc::clone(&served.stats));
         if let (Some(listener), Some(client)) = (node_listener, &client) {
             node_api::start(
@@ -248,8 +248,8 @@ impl Agent {
     }
 
     /// Waits for a signal, or for a component that ended unexpectedly.
-    async fn run_until_told(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
-        let outcome = until_told(&mut self.parts).await;
+    async fn run_until_stopped(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
+        let outcome = until_stopped(&mut self.parts).await;
         systemd::stopping();
         cancel.cancel();
         self.drain().await;
@@ -358,7 +358,7 @@ impl Wired {
         clippy::too_many_lines,
         reason = "one statement for each part that is wired"
     )]
-    fn tell(self, parts: &mut Parts, cancel: &CancellationToken) -> Served {
+    fn start(self, parts: &mut Parts, cancel: &CancellationToken) -> Served {
         let config = &self.resolved.config;
         let (docker, core) = (self.docker, self.core);
         let looking = docker.host_look.run(core.reach.clone());
@@ -374,14 +374,14 @@ impl Wired {
             unkept: core.rollouts.unkept(),
             pressures: self.pressures.clone(),
             addresses: self.addresses.clone(),
-            lacks: docker.lacks.clone(),
+            missing_access: docker.missing_access.clone(),
             members: core.cache.members(),
             cache: core.cache.clone(),
             is_listed: false,
             version: version.clone(),
         };
-        let telling = tell_pull_news(docker.images.progressed(), version.clone());
-        spawn_until(parts, cancel, "pull news", telling);
+        let publishing = publish_pull_news(docker.images.progressed(), version.clone());
+        spawn_until(parts, cancel, "pull news", publishing);
         let engine_reader = start_news(parts, cancel, &config.docker, &docker.runtime, news);
         let cluster = self.cluster.map(|cluster| {
             let links = Links {
@@ -400,16 +400,16 @@ impl Wired {
             cluster.link(links, &self.telemetry, parts, cancel)
         });
         if let Some(cluster) = cluster.clone() {
-            let telling = tell_cluster_news(cluster, version);
-            spawn_until(parts, cancel, "cluster news", telling);
+            let publishing = publish_cluster_news(cluster, version);
+            spawn_until(parts, cancel, "cluster news", publishing);
         }
         let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
         let board = core.board.clone();
         let engine = (self.engine, docker.reconnects);
         let provider = stats::provider(config, docker.files, engine, seen, board);
-        let (measuring, told) = (Arc::clone(&provider), cancel.clone());
+        let (measuring, stop) = (Arc::clone(&provider), cancel.clone());
         spawn(parts, "disk usage", async move {
-            measuring.run(told).await;
+            measuring.run(stop).await;
         });
         let host = eviction::Host {
             root: config.root.clone(),
@@ -449,7 +449,7 @@ impl Wired {
                 engine: engine_reader,
                 engine_before: self.engine_before,
                 engine_is_new: self.engine_is_new,
-                lacks: docker.lacks,
+                missing_access: docker.missing_access,
                 images: docker.images,
                 image_gc: docker.image_gc,
                 shortages,

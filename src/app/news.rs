@@ -40,7 +40,7 @@ pub(super) struct News {
     /// The node's shortages change with these, and before them.
     pub(super) pressures: Reader<Pressures>,
     pub(super) addresses: Reader<Vec<IpAddr>>,
-    pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
+    pub(super) missing_access: watch::Receiver<Vec<MissingAccessReport>>,
     /// The observed pods. It counts as a change when all are known for the first time.
     pub(super) cache: CacheReader,
     /// Changes when more is known about a pod than before, so that all may be known.
@@ -65,7 +65,7 @@ impl News {
             // These may have no writer: nothing is measured, or all is configured.
             Ok(_) = self.pressures.changed() => true,
             Ok(_) = self.addresses.changed() => true,
-            Ok(()) = self.lacks.changed() => true,
+            Ok(()) = self.missing_access.changed() => true,
             Ok(()) = self.members.changed() => true,
             () = self.cache.listed(), if !self.is_listed => {
                 self.is_listed = true;
@@ -117,7 +117,7 @@ pub(super) fn start_news(
 }
 
 /// Changes the report's version while images are pulled, often enough to show their progress.
-pub(super) async fn tell_pull_news(
+pub(super) async fn publish_pull_news(
     mut progress: watch::Receiver<u64>,
     version: watch::Sender<u64>,
 ) {
@@ -131,7 +131,7 @@ pub(super) async fn tell_pull_news(
 }
 
 /// Changes the report's version with its part about the cluster.
-pub(super) async fn tell_cluster_news(mut cluster: ClusterView, version: watch::Sender<u64>) {
+pub(super) async fn publish_cluster_news(mut cluster: ClusterView, version: watch::Sender<u64>) {
     loop {
         cluster.changed().await;
         version.send_modify(|version| *version += 1);
@@ -234,7 +234,7 @@ mod tests {
             let (pressures_writer, pressures) = cell(Pressures::new());
             // As where they are configured.
             let (_, addresses) = cell(Vec::new());
-            let (lacks_sender, lacks) = watch::channel(Vec::new());
+            let (missing_access_sender, missing_access) = watch::channel(Vec::new());
             let (cache_writer, cache) = cache();
             let (version, changes) = watch::channel(0);
             let news = News {
@@ -247,7 +247,7 @@ mod tests {
                 unkept,
                 pressures,
                 addresses,
-                lacks,
+                missing_access,
                 members: cache.members(),
                 cache,
                 is_listed: false,
@@ -257,7 +257,12 @@ mod tests {
             let (mut parts, cancel) = (Parts::new(), CancellationToken::new());
             let engine = start_news(&mut parts, &cancel, "unix:///none", &runtime, news);
             let cells = (merged_writer, histories_writer, unkept_writer);
-            let others = (board_writer, pressures_writer, reach_sender, lacks_sender);
+            let others = (
+                board_writer,
+                pressures_writer,
+                reach_sender,
+                missing_access_sender,
+            );
             Self {
                 writer,
                 jobs: job_states,

@@ -261,7 +261,7 @@ impl AuthoritiesFile {
             })
             .await;
             self = file;
-            tell(
+            publish_problem(
                 &self.path.display().to_string(),
                 words.as_deref(),
                 &mut problem,
@@ -271,10 +271,10 @@ impl AuthoritiesFile {
 }
 
 /// Publishes why the authorities can't be read, if they can't, and logs that when it is new.
-fn tell(from: &str, words: Option<&str>, problem: &mut Writer<Option<String>>) {
-    let told = words
+fn publish_problem(from: &str, words: Option<&str>, problem: &mut Writer<Option<String>>) {
+    let message = words
         .map(|words| format!("failed to read the CAs of client certificates from {from}: {words}"));
-    if problem.publish(told)
+    if problem.publish(message)
         && let Some(words) = words
     {
         occurrences::client_authorities_unusable(from, words);
@@ -318,7 +318,7 @@ async fn keep_published(
         } else {
             pause
         };
-        tell("the API server", words.as_deref(), &mut problem);
+        publish_problem("the API server", words.as_deref(), &mut problem);
         tokio::time::sleep(pause).await;
     }
 }

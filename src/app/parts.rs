@@ -17,7 +17,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(500);
 pub type Parts = JoinSet<&'static str>;
 
 /// Waits for a signal, or for a part that ended unexpectedly, which is an error.
-pub(super) async fn until_told(parts: &mut Parts) -> anyhow::Result<()> {
+pub(super) async fn until_stopped(parts: &mut Parts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -80,15 +80,15 @@ pub(super) async fn keep(
         known.images.clone_from(&images.get());
         known.addresses.clone_from(&addresses.get());
         facts.publish(known);
-        let told = tokio::select! {
-            told = reach.changed() => told,
-            told = engine.changed() => told,
+        let result = tokio::select! {
+            result = reach.changed() => result,
+            result = engine.changed() => result,
             Ok(_) = images.changed() => Ok(()),
             Ok(_) = pressures.changed() => Ok(()),
             // Not where they are configured.
             Ok(_) = addresses.changed() => Ok(()),
         };
-        if told.is_err() {
+        if result.is_err() {
             return;
         }
     }

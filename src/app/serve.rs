@@ -48,16 +48,16 @@ pub(super) fn start(
     cancel: &CancellationToken,
 ) {
     let Listeners { socket, metrics } = listeners;
-    let (serving, told) = (Arc::clone(&served.view), cancel.clone());
+    let (serving, stop) = (Arc::clone(&served.view), cancel.clone());
     spawn(parts, "socket", async move {
-        if let Err(error) = admin::serve(socket, serving, told).await {
+        if let Err(error) = admin::serve(socket, serving, stop).await {
             occurrences::server_failed("the agent's socket", &error.to_string());
         }
     });
     if let Some(listener) = metrics {
-        let told = cancel.clone();
+        let stop = cancel.clone();
         spawn(parts, "metrics", async move {
-            if let Err(error) = health::serve(listener, served, told).await {
+            if let Err(error) = health::serve(listener, served, stop).await {
                 occurrences::server_failed("metrics", &error.to_string());
             }
         });

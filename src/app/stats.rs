@@ -181,8 +181,8 @@ pub(super) struct ServedStats {
 #[async_trait]
 impl NodeStats for ServedStats {
     async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
-        let told = self.provider.summary(only_cpu_and_memory).await;
-        told.map_err(|error| error.to_string())
+        let summary = self.provider.summary(only_cpu_and_memory).await;
+        summary.map_err(|error| error.to_string())
     }
 
     async fn resource_metrics(&self) -> String {

@@ -112,7 +112,7 @@ pub(super) struct View {
     /// Whether no Engine had answered an agent with that root directory before.
     pub(super) engine_is_new: bool,
     /// Missing access to the host.
-    pub(super) lacks: watch::Receiver<Vec<MissingAccessReport>>,
+    pub(super) missing_access: watch::Receiver<Vec<MissingAccessReport>>,
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
@@ -182,10 +182,10 @@ impl AgentView for View {
         problems.extend((*self.rollouts.unkept().get()).clone());
         let jobs = self.jobs.states();
         let pods = self.pods(&merged);
-        let missing_access = self.lacks.borrow().clone();
+        let missing_access = self.missing_access.borrow().clone();
         StatusReport {
             agent: self.agent(),
-            lacks: missing_access.clone(),
+            missing_access_alias: missing_access.clone(),
             missing_access,
             engine: EngineReport {
                 unlisted: !self.cache.knows_all(),
@@ -233,9 +233,9 @@ impl AgentView for View {
     }
 
     fn is_settled(&self, namespace: &str, name: &str) -> bool {
-        let told = self.manager.api_pods().get();
+        let api_pods = self.manager.api_pods().get();
         let name = FullName::new(name, namespace);
-        (*told)
+        (*api_pods)
             .as_ref()
             .is_some_and(|pods| pods.settled.values().any(|settled| *settled == name))
     }
@@ -330,7 +330,7 @@ impl AgentView for View {
     fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>> {
         let (board, samples) = (self.board.clone(), Arc::clone(&self.stats).samples());
         let merged = self.merged.clone();
-        let told = samples.map(move |sample| {
+        let reports = samples.map(move |sample| {
             let reading = sample.map_err(|error| ViewErrorKind::Failed.error(error.to_string()))?;
             let views = board.all().into_iter();
             let pods = views.filter_map(|view| Some((view.uid, view.pod?)));
@@ -338,7 +338,7 @@ impl AgentView for View {
             let serves = |uid: &PodUid| wanted.contains_key(uid);
             Ok(top(&reading, &pods.collect_map(), serves))
         });
-        told.boxed()
+        reports.boxed()
     }
 
     fn events(&self, from: u64) -> Vec<EventReport> {
@@ -355,7 +355,7 @@ impl AgentView for View {
             let view = self.board.get(uid);
             view.is_some_and(|view| view.observed.anything_running())
         };
-        match self.whom(pod)? {
+        match self.rollout_target(pod)? {
             RolloutTarget::Pod(name) => rollouts::history(&name, histories.get(&name), runs),
             RolloutTarget::Workload(key) => {
                 let wants_no_pods = self.wants_no_pods(&key);
@@ -369,11 +369,11 @@ impl AgentView for View {
         pod: &str,
         command: Command,
     ) -> Result<CommandAnswer, ViewError> {
-        let whom = self.whom(pod)?;
-        let obeyed = self.rollouts.command(whom.clone(), command).await;
+        let target = self.rollout_target(pod)?;
+        let obeyed = self.rollouts.command(target.clone(), command).await;
         let wants_no_pods =
-            matches!(&whom, RolloutTarget::Workload(key) if self.wants_no_pods(key));
-        rollouts::answer(obeyed, &whom, wants_no_pods)
+            matches!(&target, RolloutTarget::Workload(key) if self.wants_no_pods(key));
+        rollouts::answer(obeyed, &target, wants_no_pods)
     }
 
     fn node_edits(&self) -> Arc<NodeEdits> {

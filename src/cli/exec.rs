@@ -95,12 +95,12 @@ impl Talk {
             .then(RawTerminal::enter)
             .transpose()
             .context("failed to switch the terminal to raw mode")?;
-        let mut told = SignalListener::new(raw.is_some())?;
+        let mut signals = SignalListener::new(raw.is_some())?;
         let mut output = Output::new().context("failed to write")?;
         let ended = tokio::select! {
             ended = receive(receiver, &mut output) => ended,
             () = self.send(sender) => Err(broken_off()),
-            signal = told.any() => Err(Failure::Exit(SIGNALLED.saturating_add(signal))),
+            signal = signals.any() => Err(Failure::Exit(SIGNALLED.saturating_add(signal))),
         };
         if ended.is_ok() {
             output.finish().await?;

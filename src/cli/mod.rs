@@ -63,7 +63,7 @@ pub enum Failure {
     /// The command line or the configuration is wrong. Exit code 2.
     Usage(anyhow::Error),
     /// The command line is wrong, and the error was printed. Exit code 2.
-    UsageTold,
+    UsagePrinted,
     /// No agent answers. Exit code 3.
     NoAgent(anyhow::Error),
     /// A remote command ended with that exit code and has printed its own errors.
@@ -75,7 +75,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::Problems => 1,
-            Self::Usage(_) | Self::UsageTold => 2,
+            Self::Usage(_) | Self::UsagePrinted => 2,
             Self::NoAgent(_) => 3,
             Self::Exit(code) => *code,
         }
@@ -84,7 +84,7 @@ impl Failure {
     fn error(&self) -> Option<&anyhow::Error> {
         match self {
             Self::Failed(error) | Self::Usage(error) | Self::NoAgent(error) => Some(error),
-            Self::Problems | Self::UsageTold | Self::Exit(_) => None,
+            Self::Problems | Self::UsagePrinted | Self::Exit(_) => None,
         }
     }
 }

@@ -180,8 +180,8 @@ impl Target {
             // Acquired only now: a port without connections takes no room. The semaphore is never
             // closed, so a permit always comes.
             let permit = Arc::clone(&self.room).acquire_owned().await.ok();
-            let told = say(&format!("Handling connection for {local}"));
-            if let Err(error) = told {
+            let printed = say(&format!("Handling connection for {local}"));
+            if let Err(error) = printed {
                 return error;
             }
             let target = Arc::clone(&self);

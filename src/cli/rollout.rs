@@ -72,10 +72,10 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
         Some(workload) => workload,
         None => format!("pod {}", pod.pod),
     };
-    tell(&format!("{}: {done}", one_line(&what)))
+    print_line(&format!("{}: {done}", one_line(&what)))
 }
 
-fn tell(line: &str) -> Outcome {
+fn print_line(line: &str) -> Outcome {
     print(&format!("{line}\n"))
 }
 
@@ -217,7 +217,7 @@ async fn follow(args: &RolloutStatusArgs, root: &Path, last: &mut String) -> Out
             Standing::UnderWay(line) => (line, (!args.watch).then_some(Ok(()))),
         };
         if *line != *last {
-            tell(&one_line(line))?;
+            print_line(&one_line(line))?;
             last.clone_from(line);
         }
         if let Some(end) = end {

@@ -64,7 +64,7 @@ impl Output {
         let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let mut err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let (sender, mut receiver) = mpsc::channel(PIECES_MAX);
-        let (tell, done) = oneshot::channel();
+        let (result_sender, done) = oneshot::channel();
         std::thread::spawn(move || {
             let mut written = Ok(());
             while let Some(piece) = receiver.blocking_recv() {
@@ -77,7 +77,7 @@ impl Output {
                 }
             }
             // The receiver may be gone.
-            let _ = tell.send(written);
+            let _ = result_sender.send(written);
         });
         Ok(Self {
             sender: Some(sender),

@@ -359,7 +359,7 @@ impl Run {
         let files = self.found.into_iter().map(|found| found.file).collect();
         let report = Report::new(files, self.summary);
         let outcome = if self.missing_path {
-            Err(Failure::UsageTold)
+            Err(Failure::UsagePrinted)
         } else if report.has_errors() || (self.rules.strict && report.has_warnings()) {
             Err(Failure::Problems)
         } else {

@@ -143,7 +143,7 @@ pub struct ApproverTask {
     failed: BTreeMap<String, Failed>,
     metrics: Metrics,
     /// The failure reported last.
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl ApproverTask {
@@ -157,7 +157,7 @@ impl ApproverTask {
             waiting: Requests::new(),
             failed: BTreeMap::new(),
             metrics,
-            told: None,
+            reported: None,
         }
     }
 
@@ -173,11 +173,11 @@ impl ApproverTask {
             // A list alone ends no series: the watch after it may be refused each time.
             if began.elapsed() > GOOD {
                 backoff.reset();
-                self.told = None;
+                self.reported = None;
             }
-            if self.told.as_ref() != Some(&error) {
+            if self.reported.as_ref() != Some(&error) {
                 occurrences::watch_failed("certificatesigningrequests", &error);
-                self.told = Some(error);
+                self.reported = Some(error);
             }
             tokio::time::sleep(spread(backoff.pause())).await;
         }

@@ -50,7 +50,7 @@ struct State {
     /// Deletions that are yet to be refused.
     refused_deletions: u32,
     wanted: PodWriter,
-    told: ApiPodsWriter,
+    api_pods: ApiPodsWriter,
     manager: PodManager,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct FakeApi {
 
 impl FakeApi {
     pub(super) fn new() -> Self {
-        let (wanted, mut told, manager) = pod_manager();
-        told.publish(Arc::default());
+        let (wanted, mut api_pods, manager) = pod_manager();
+        api_pods.publish(Arc::default());
         let state = State {
             pods: BTreeMap::new(),
             number: 0,
@@ -77,7 +77,7 @@ impl FakeApi {
             changed_reads: 0,
             refused_deletions: 0,
             wanted,
-            told,
+            api_pods,
             manager: manager.clone(),
         };
         Self {
@@ -125,7 +125,7 @@ impl FakeApi {
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut FakeApiState<'_>) -> T) -> T {
         let mut state = self.state.lock().unwrap();
         let result = f(&mut FakeApiState(&mut state));
-        state.tell();
+        state.publish();
         result
     }
 
@@ -137,7 +137,7 @@ impl FakeApi {
     /// Whether a new list was requested since the last call.
     pub(super) fn is_outdated(&self) -> bool {
         let state = self.state.lock().unwrap();
-        state.told.outdated().now_or_never().is_some()
+        state.api_pods.outdated().now_or_never().is_some()
     }
 
     pub(super) fn pod(&self, name: &str) -> Option<Pod> {
@@ -318,7 +318,7 @@ impl State {
             return self.store(pod);
         }
         self.pods.remove(full_name);
-        self.tell();
+        self.publish();
         serde_json::to_value(pod).unwrap()
     }
 
@@ -338,11 +338,11 @@ impl State {
         }
         let value = serde_json::to_value(&pod).unwrap();
         self.pods.insert(FullName::of(&pod), pod);
-        self.tell();
+        self.publish();
         value
     }
 
-    fn tell(&mut self) {
+    fn publish(&mut self) {
         if self.lags || self.down {
             return;
         }
@@ -361,7 +361,7 @@ impl State {
             (uid, pod)
         });
         let pods = pods.collect();
-        self.told.publish(Arc::new(ApiPods {
+        self.api_pods.publish(Arc::new(ApiPods {
             pods,
             ..ApiPods::default()
         }));

@@ -90,24 +90,24 @@ impl Jobs {
                 }
                 continue;
             }
-            self.tell_events(&name, &decision);
-            let answer = tell_begun(&name, decision.begun, documents);
+            self.record_events(&name, &decision);
+            let answer = report_begun(&name, decision.begun, documents);
             self.answers.extend(sender.zip(answer));
         }
-        self.told
+        self.reported
             .retain(|name, _| documents.crons.contains_key(name));
         self.add_runs(documents);
     }
 
     /// Records the events of a decision. A time that is due and has no run is reported once.
-    fn tell_events(&mut self, name: &JobName, decision: &CronDecision) {
+    fn record_events(&mut self, name: &JobName, decision: &CronDecision) {
         let begun = decision.begun.iter().map(|run| of_begun_run(name, run));
         let deleted = decision.deleted.iter();
         let deleted = deleted.map(|run| of_deleted_run(name, run));
         let news = decision
             .note
-            .filter(|note| self.told.get(name) != Some(note));
-        self.told.extend(news.map(|note| (name.clone(), note)));
+            .filter(|note| self.reported.get(name) != Some(note));
+        self.reported.extend(news.map(|note| (name.clone(), note)));
         let news = news.map(|note| of_cron_job(name, &note));
         for event in begun.chain(deleted).chain(news) {
             occurrences::workload(&self.options.telemetry, &event);
@@ -238,7 +238,7 @@ fn deletion_answers(
 }
 
 /// Reports the runs of a CronJob that begin. Returns the answer for the user who ordered one.
-fn tell_begun(name: &JobName, begun: Vec<JobName>, documents: &Documents) -> Option<Answer> {
+fn report_begun(name: &JobName, begun: Vec<JobName>, documents: &Documents) -> Option<Answer> {
     for job in &begun {
         let message = format!("Created job {}", job.name);
         occurrences::job(&name.to_string(), &message, false);

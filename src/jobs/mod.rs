@@ -36,7 +36,7 @@ mod kept;
 mod leaving;
 mod plan;
 mod problems;
-mod tell;
+mod reporter;
 
 use handle::{Answer, Request};
 pub use handle::{JobHandle, JobStates, Order, OrderError};
@@ -80,7 +80,7 @@ pub struct Jobs {
     /// they are.
     spared: BTreeSet<PodUid>,
     /// The times of CronJobs that are due and have no run, as last reported.
-    told: BTreeMap<JobName, CronNote>,
+    reported: BTreeMap<JobName, CronNote>,
     changed: watch::Receiver<u64>,
     /// Whether any of their pods may change.
     watched: bool,
@@ -135,7 +135,7 @@ impl Jobs {
             answers: Answers::new(),
             begun: BTreeMap::new(),
             spared: BTreeSet::new(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             changed: options.board.changed(),
             watched: false,
             leaving: LeavingPods::default(),
@@ -245,7 +245,7 @@ impl Jobs {
         let failed = self.store.keep(changes, &ordered).await;
         for (name, decision) in &decided {
             if let Some(wanted) = wanted.get(name).filter(|_| !failed.contains_key(name)) {
-                tell::notes(&self.options.telemetry, &wanted.job, decision);
+                reporter::notes(&self.options.telemetry, &wanted.job, decision);
             }
         }
         self.answers.extend(answers(orders, wanted, &failed));

@@ -8,8 +8,8 @@
 //! Reading one pod never delays another: reads run concurrently, at most one per pod, and a limited
 //! number begin together; a read that is requested while one is in progress is repeated after it.
 
+mod reporter;
 mod restart;
-mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use self::reporter::{report_deaths, report_user_actions};
 use self::restart::{ran_lately, was_restarted};
-use self::tell::{tell_deaths, tell_hands};
 use crate::config::Config;
 use crate::store::cache::CacheWriter;
 use crate::store::looks::Request;
@@ -386,8 +386,8 @@ impl Observer {
         if let Ok(status) = &found {
             self.failed.remove(&uid);
             let before = self.cache.reader().get(&uid);
-            tell_deaths(&self.telemetry, &before, status);
-            tell_hands(&self.telemetry, &before, status);
+            report_deaths(&self.telemetry, &before, status);
+            report_user_actions(&self.telemetry, &before, status);
         } else {
             self.failed.insert(uid.clone());
             self.retry_at

@@ -112,12 +112,12 @@ fn made<T>(asked: Result<T, ProbeError>) -> Result<Result<T, ProbeError>, String
 
 /// The pod's primary address: in the host's network the node's.
 fn pod_ip(view: &PodView) -> Option<IpAddr> {
-    let told = view.status.as_ref()?.pod_ip.as_ref()?;
-    told.parse().ok()
+    let ip = view.status.as_ref()?.pod_ip.as_ref()?;
+    ip.parse().ok()
 }
 
 /// Reports the outcome of an attempt.
-pub(super) fn tell(
+pub(super) fn report(
     shared: &Shared,
     pod: &Arc<Pod>,
     container: &str,

@@ -144,7 +144,7 @@ impl ProbeManager {
             let keeping = tokio::time::sleep_until(keep_at.unwrap_or_else(Instant::now));
             tokio::select! {
                 () = cancel.cancelled() => break,
-                told = changed.changed() => if told.is_err() { break },
+                result = changed.changed() => if result.is_err() { break },
                 // The store lives as long as this.
                 _ = probed.changed() => {
                     keep_at.get_or_insert_with(|| Instant::now() + KEEP_AFTER);

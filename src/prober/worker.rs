@@ -218,7 +218,7 @@ impl Worker {
         };
         let began = Instant::now();
         let done = attempt(&self.shared, view, container, instance, probe, spec.timeout).await;
-        super::attempt::tell(&self.shared, pod, &self.container, self.kind, &done, began);
+        super::attempt::report(&self.shared, pod, &self.container, self.kind, &done, began);
         let Ok(outcome) = done else { return };
         let (state, result) = conclude(
             std::mem::take(&mut self.state),

@@ -12,11 +12,11 @@ impl Rollouts {
     /// Obeys a command, which the next merge acts on.
     pub(super) fn obey(&mut self, request: Request) {
         let Request {
-            whom,
+            target,
             command,
             answer,
         } = request;
-        let (obeyed, pods) = match whom {
+        let (obeyed, pods) = match target {
             RolloutTarget::Pod(name) => (self.obey_of_pod(&name, &command), vec![name]),
             RolloutTarget::Workload(key) => {
                 let members = self.members(&key);
@@ -54,7 +54,7 @@ impl Rollouts {
             history.forget_restarts(&there.map(|seen| seen.id.clone()).collect_set());
         }
         let number = history.obey(command.clone())?;
-        self.tell_obeyed(name, command, number);
+        self.report_obeyed(name, command, number);
         // A version that failed in one pod of a workload is tried in no other, unless a user asks for
         // it.
         if let Command::Undo { .. } | Command::Retry = command
@@ -80,7 +80,7 @@ impl Rollouts {
             .collect();
         self.take_members(members);
         for (name, number) in changed {
-            self.tell_obeyed(&name, command, number);
+            self.report_obeyed(&name, command, number);
         }
         Ok(number)
     }
@@ -91,7 +91,7 @@ impl Rollouts {
         }
     }
 
-    fn tell_obeyed(&mut self, name: &FullName, command: &Command, number: u64) {
+    fn report_obeyed(&mut self, name: &FullName, command: &Command, number: u64) {
         if *command == Command::Retry {
             self.preparations.end(name);
         }

@@ -38,7 +38,7 @@ pub enum RolloutTarget {
 
 /// A command on its way.
 pub(super) struct Request {
-    pub(super) whom: RolloutTarget,
+    pub(super) target: RolloutTarget,
     pub(super) command: Command,
     pub(super) answer: oneshot::Sender<Answer>,
 }
@@ -126,12 +126,12 @@ impl RolloutHandle {
     /// It was refused, it can't be written to disk, or the agent is too busy.
     pub async fn command(
         &self,
-        whom: RolloutTarget,
+        target: RolloutTarget,
         command: Command,
     ) -> Result<u64, CommandError> {
         let (answer, answered) = oneshot::channel();
         let request = Request {
-            whom,
+            target,
             command,
             answer,
         };

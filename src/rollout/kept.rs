@@ -58,7 +58,7 @@ impl HistoryStore {
         let problems = kept.read_all(claim, |stored: Stored, _| {
             saved.insert(stored.full_name, stored.history);
         });
-        tell(&problems);
+        report(&problems);
         let histories = saved.clone();
         let store = Self {
             kept,
@@ -108,7 +108,7 @@ impl HistoryStore {
         }
         let was_failing = std::mem::replace(&mut self.failing, failed).is_some();
         if let Some(problem) = self.problem().filter(|_| !was_failing) {
-            tell(&[problem]);
+            report(&[problem]);
         }
         self.failing.is_none()
     }
@@ -135,7 +135,7 @@ impl HistoryStore {
     }
 }
 
-fn tell(problems: &[Diagnostic]) {
+fn report(problems: &[Diagnostic]) {
     for problem in problems {
         occurrences::manifest_problem(problem);
     }

@@ -48,7 +48,7 @@ mod order;
 mod plan;
 mod ports;
 mod prepare;
-mod tell;
+mod reporter;
 mod turns;
 mod versions;
 
@@ -242,7 +242,7 @@ impl Rollouts {
         if self.ports.have_news(has_switched, &self.phases) {
             self.look_in(Duration::ZERO);
         }
-        self.tell_needed_images();
+        self.publish_needed_images();
         self.serve(before).await;
         // Published before the merged set: a reader of both finds the history no older.
         self.published.publish(self.histories.clone());
@@ -257,7 +257,7 @@ impl Rollouts {
         merged: &mut Merged,
     ) {
         let pod = decision.pod(newest);
-        self.tell(&name, newest, &decision);
+        self.report(&name, newest, &decision);
         if let Some(beside) = decision.beside(newest) {
             merged.beside.insert(beside.uid(), beside);
         }
@@ -275,7 +275,7 @@ impl Rollouts {
         merged.pods.insert(pod.uid(), pod);
     }
 
-    fn tell_needed_images(&self) {
+    fn publish_needed_images(&self) {
         let needed = self.histories.values().flat_map(History::needed_images);
         let needed: BTreeSet<String> = needed.collect_set();
         self.options.needed_images.send_if_modified(|known| {
@@ -300,7 +300,7 @@ impl Rollouts {
         };
         let before = self.histories.get(name).cloned().unwrap_or_default();
         if let Some(uid) = &uid {
-            self.tell_not_served(name, uid, &error);
+            self.report_not_served(name, uid, &error);
         }
         // An Engine that doesn't answer doesn't mean anything for a version.
         if error.passing || error.reason == SyncErrorReason::RuntimeUnavailable {
@@ -333,11 +333,11 @@ impl Rollouts {
         self.look_in(SERVE_RETRY);
         let beside = before.beside.values().next();
         if let Some(pod) = beside.or_else(|| before.pods.values().find(|pod| !pod.is_api())) {
-            self.tell_not_served(&pod.full_name(), &pod.uid(), &error);
+            self.report_not_served(&pod.full_name(), &pod.uid(), &error);
         }
     }
 
-    fn tell_not_served(&mut self, name: &FullName, uid: &PodUid, error: &SyncError) {
+    fn report_not_served(&mut self, name: &FullName, uid: &PodUid, error: &SyncError) {
         let message = error.to_string();
         if self.not_served.as_ref() != Some(&message) {
             let telemetry = &self.options.telemetry;

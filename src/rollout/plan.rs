@@ -293,10 +293,10 @@ impl RolloutOptions {
             }
             known => known,
         };
-        let told = |Cause {
-                        reason, message, ..
-                    }| (reason.to_string(), message.to_string());
-        let (reason, message) = cause.map_or_else(Default::default, told);
+        let words = |Cause {
+                         reason, message, ..
+                     }| (reason.to_string(), message.to_string());
+        let (reason, message) = cause.map_or_else(Default::default, words);
         let check = check.unwrap_or_default();
         let before = running.filter(|_| content).map(Revision::version);
         let (before, after) = compared_fields(before, content.then(|| version(wanted)));

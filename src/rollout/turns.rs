@@ -26,7 +26,7 @@ const WAITS: &str = "WaitsForTurn";
 #[derive(Default)]
 pub(super) struct Queues {
     /// The conditions that they wait for, as last reported.
-    told: BTreeMap<FullName, String>,
+    reported: BTreeMap<FullName, String>,
     /// The pods in the runtime at this agent's first check, until the workers have adopted them; none
     /// before.
     left: Option<BTreeSet<PodUid>>,
@@ -35,7 +35,7 @@ pub(super) struct Queues {
 impl Queues {
     /// Whether a pod waits.
     pub(super) fn any(&self) -> bool {
-        !self.told.is_empty()
+        !self.reported.is_empty()
     }
 
     /// Whether an earlier agent left a pod, and no worker has it yet.
@@ -78,14 +78,14 @@ impl Rollouts {
         for (name, waiting) in &merged.waits {
             let uid = waiting.pod.as_ref().map(SourcePod::uid);
             let uid = uid.or_else(|| Some(self.histories.get(name)?.current()?.uid()));
-            let is_news = self.queues.told.get(name) != Some(&waiting.message);
+            let is_news = self.queues.reported.get(name) != Some(&waiting.message);
             if let Some(uid) = uid.filter(|_| is_news) {
                 let telemetry = &self.options.telemetry;
                 occurrences::usual_note(telemetry.pod(name, &uid), WAITS, &waiting.message);
             }
         }
         let waits = merged.waits.iter();
-        self.queues.told = waits
+        self.queues.reported = waits
             .map(|(name, waiting)| (name.clone(), waiting.message.clone()))
             .collect_map();
     }

@@ -166,12 +166,12 @@ impl Disks {
                 () = self.asked.notified() => {}
             }
             while let Some(target) = self.next(Instant::now()) {
-                let (measured, told, now) = (target.clone(), Arc::clone(&stop), self.now);
+                let (measured, stop_flag, now) = (target.clone(), Arc::clone(&stop), self.now);
                 let measuring = tokio::task::spawn_blocking(move || {
                     let budget = Budget {
                         end: Instant::now() + MEASURE_MAX,
                         linked_max: LINKED_MAX,
-                        stop: &told,
+                        stop: &stop_flag,
                     };
                     measure(&measured, &budget, now())
                 });

@@ -469,11 +469,12 @@ fn engine_name(view: &PodView, asked: &Asked<'_>, container: &str, attempt: u32)
 }
 
 fn started_at(view: &PodView) -> Option<Timestamp> {
-    let told = view
+    let reported = view
         .status
         .as_ref()
         .and_then(|status| status.start_time.as_ref());
-    told.map(|time| time.0)
+    reported
+        .map(|time| time.0)
         .or_else(|| view.observed.pod_started_at())
 }
 

@@ -75,8 +75,8 @@ impl PodWriter {
 
     /// Whether a pod is no longer wanted because it has settled.
     pub fn is_settled(&self, uid: &PodUid) -> bool {
-        let told = self.0.api_pods.get();
-        (*told)
+        let api_pods = self.0.api_pods.get();
+        (*api_pods)
             .as_ref()
             .is_some_and(|pods| pods.settled.contains_key(uid))
     }

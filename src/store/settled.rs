@@ -22,7 +22,7 @@ pub enum Left {
     /// Its containers, none of which runs.
     Containers,
     /// Nothing that runs, but the API server doesn't have its last status yet.
-    Untold,
+    Unreported,
 }
 
 /// The settled pods that were not reported to the API source yet, the node's pods at the start, and the
@@ -33,7 +33,7 @@ pub struct SettledPods(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     state: Mutex<State>,
-    told: Notify,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl SettledPods {
         }
         state.settled.insert(uid.clone(), left);
         drop(state);
-        self.0.told.notify_one();
+        self.0.changed.notify_one();
     }
 
     /// Notes that a pod has containers but no worker.
@@ -93,7 +93,7 @@ impl SettledPods {
             if !settled.is_empty() {
                 return settled;
             }
-            self.0.told.notified().await;
+            self.0.changed.notified().await;
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) const STOP_RETRY: ExponentialBackoff =
 /// How long the API server has to receive a pod's end before the pod's containers are removed: a later
 /// agent could not determine how they ended. During an outage of the API server, the wait is not
 /// extended.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORT_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Why a pod that has ended rests no longer.
 pub(super) enum Rested {
@@ -128,8 +128,8 @@ impl Worker {
                 result = &mut killing => return Ok(Some(result)),
                 // Clients have to learn that the pod takes no more requests.
                 _ = probed.changed() => self.publish(&Arc::clone(&self.observed)),
-                told = self.commands.changed() => {
-                    if told.is_err() { return Err(Shutdown) }
+                result = self.commands.changed() => {
+                    if result.is_err() { return Err(Shutdown) }
                     self.take_newest();
                 }
                 // The pod's own context has a sender: this doesn't end.
@@ -194,14 +194,14 @@ impl Worker {
                 self.replace_status(ending::status_remains);
             }
             if !frees_first {
-                self.tell();
+                self.publish_view();
             }
             let released = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 released = self.release() => released,
             };
             if std::mem::take(&mut frees_first) {
-                self.tell();
+                self.publish_view();
             }
             if released {
                 self.settle();
@@ -209,7 +209,7 @@ impl Worker {
             }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                result = self.commands.changed() => if result.is_err() { return Err(Shutdown) },
                 () = tokio::time::sleep(RELEASE_RETRY) => {}
             }
         }
@@ -225,8 +225,8 @@ impl Worker {
             return;
         };
         let is_empty = self.context.cache.get(&self.uid).status.is_empty();
-        let left = if (!is_empty || self.is_evicted()) && !self.is_told(pod) {
-            Left::Untold
+        let left = if (!is_empty || self.is_evicted()) && !self.is_reported(pod) {
+            Left::Unreported
         } else if is_empty {
             Left::Nothing
         } else {
@@ -236,7 +236,7 @@ impl Worker {
     }
 
     /// Whether the API server has the pod's last status.
-    fn is_told(&self, pod: &Pod) -> bool {
+    fn is_reported(&self, pod: &Pod) -> bool {
         self.status.as_deref().is_some_and(|status| {
             let input = MergeInput {
                 api: pod,
@@ -273,7 +273,7 @@ impl Worker {
 
     /// Waits until the object of a pod that is being deleted shows how it ended, which only its
     /// containers record.
-    pub(super) async fn wait_until_told(
+    pub(super) async fn wait_until_reported(
         &mut self,
         cancel: &CancellationToken,
     ) -> Result<(), Shutdown> {
@@ -281,17 +281,17 @@ impl Worker {
             return Ok(());
         }
         self.end_status();
-        self.tell();
-        let until = Instant::now() + TOLD_WITHIN;
+        self.publish_view();
+        let until = Instant::now() + REPORT_WAIT_MAX;
         loop {
             self.take_newest();
-            let told = self.pod.as_deref().and_then(|pod| pod.status.as_ref());
-            if self.told_to_stop() || ending::is_over(told) {
+            let status = self.pod.as_deref().and_then(|pod| pod.status.as_ref());
+            if self.stop_requested() || ending::is_over(status) {
                 return Ok(());
             }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                result = self.commands.changed() => if result.is_err() { return Err(Shutdown) },
                 () = tokio::time::sleep_until(until) => return Ok(()),
             }
         }
@@ -304,15 +304,15 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Result<(), Shutdown> {
         self.finished();
-        while !self.told_to_stop() {
+        while !self.stop_requested() {
             self.take_newest();
-            self.tell();
+            self.publish_view();
             if self.pod.as_deref().is_some_and(ending::is_released) {
                 self.context.settled.settle(&self.uid, Left::Nothing);
             }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                result = self.commands.changed() => if result.is_err() { return Err(Shutdown) },
             }
         }
         Ok(())
@@ -356,7 +356,7 @@ impl Worker {
         // Waiting for a stop doesn't include the remains, which a disk may keep forever; waiting for
         // the end of an evicted pod does.
         if matches!(before, State::Finished { .. }) || !self.frees_files() {
-            self.tell();
+            self.publish_view();
         }
         let _seen = self.context.cache.subscribe(&self.uid);
         if matches!(

@@ -40,14 +40,14 @@ impl Worker {
 
     /// Whether nothing is held that the pod needs: removing ended containers doesn't affect running
     /// ones.
-    pub(super) fn lacks_nothing(&self) -> bool {
+    pub(super) fn holds_nothing_needed(&self) -> bool {
         let is_removal = |step: &Step| matches!(step, Step::RemoveContainer { .. });
         let held = self.held.as_ref();
         held.is_none_or(|held| held.plan.steps.iter().all(is_removal))
     }
 
     /// Whether a plan is held because of a missing image.
-    pub(super) fn lacks_image(&self) -> bool {
+    pub(super) fn waits_for_image(&self) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|held| held.images_from.is_some())
     }
@@ -106,8 +106,8 @@ fn usual_pause(uid: &PodUid) -> Duration {
 /// When a round that failed because of a missing image is retried after images were added.
 pub(super) fn images_from(result: &PodSyncResult, uid: &PodUid) -> Option<Instant> {
     let mut errors = result.errors();
-    let lacks_image = errors.any(|error| is_of_image(error.reason));
-    lacks_image.then(|| Instant::now() + usual_pause(uid))
+    let image_missing = errors.any(|error| is_of_image(error.reason));
+    image_missing.then(|| Instant::now() + usual_pause(uid))
 }
 
 /// Whether an image was missing, for whatever reason.

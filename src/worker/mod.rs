@@ -241,7 +241,7 @@ impl PodWorkers {
         let held = self.held().into_keys();
         self.context.settled.start_with(held);
         let mut members = self.context.cache.members();
-        let (mut node, mut node_told) = (self.context.node.clone(), true);
+        let (mut node, mut node_has_writer) = (self.context.node.clone(), true);
         self.early.begin();
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
@@ -271,9 +271,9 @@ impl PodWorkers {
                 }
                 step = self.tidy.step() => self.tidy(step, &cancel),
                 // There is no publisher of the node any more: it stays as it is.
-                changed = node.changed(), if node_told => match changed {
+                changed = node.changed(), if node_has_writer => match changed {
                     Ok(_) => self.node_changed(&cancel),
-                    Err(_) => node_told = false,
+                    Err(_) => node_has_writer = false,
                 },
                 Some(finished) = self.tasks.join_next_with_id() => match finished {
                     Ok((_, Some(worker))) => self.lay_to_rest(worker),

@@ -54,8 +54,8 @@ impl Worker {
             let cache = self.context.cache.clone();
             let entry = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                told = self.commands.changed() => {
-                    if told.is_err() { return Err(Shutdown) }
+                result = self.commands.changed() => {
+                    if result.is_err() { return Err(Shutdown) }
                     continue;
                 }
                 entry = cache.get_newer_than(&self.uid, self.newer_than) => entry,
@@ -72,7 +72,7 @@ impl Worker {
                     Round::LookAgain(after) => after,
                 }
             };
-            if self.lacks_nothing() {
+            if self.holds_nothing_needed() {
                 let due = self
                     .refresh(&mut refresh, &pod, &entry.status, cancel)
                     .await;
@@ -83,7 +83,7 @@ impl Worker {
             let back = cache.wait_until_known(away_since.unwrap_or(self.newer_than));
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                result = self.commands.changed() => if result.is_err() { return Err(Shutdown) },
                 changed = seen.changed() => if changed.is_err() {
                     seen = self.context.cache.subscribe(&self.uid);
                 },
@@ -96,7 +96,7 @@ impl Worker {
                 () = back, if away_since.is_some() => self.held = None,
                 // The missing object may be there by now: try again at once.
                 () = refresh.changed() => self.held = None,
-                () = changed(&mut images), if self.lacks_image() => self.try_images_soon(),
+                () = changed(&mut images), if self.waits_for_image() => self.try_images_soon(),
             }
         }
     }
@@ -272,7 +272,7 @@ impl Worker {
             }
             let newest = status.find_container_status_by_name(name);
             let attempt = newest.map_or(0, |c| c.restart_count);
-            if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
+            if self.reported_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
                 occurrences::backoff(
                     self.telemetry(),
                     name,
@@ -303,8 +303,8 @@ impl Worker {
                 result = &mut walking => return result,
                 // A pull may take long: what runs meanwhile may become ready.
                 _ = probed.changed() => self.publish(status),
-                told = self.commands.changed() => {
-                    if told.is_err() || self.must_end() {
+                result = self.commands.changed() => {
+                    if result.is_err() || self.must_end() {
                         token.cancel();
                         return walking.await;
                     }
@@ -325,13 +325,13 @@ impl Worker {
         let token = cancel.child_token();
         let context = Arc::clone(&self.context);
         let mut running = std::pin::pin!(refresh.run(&context, pod, status, &token));
-        let mut is_told = false;
+        let mut has_new_command = false;
         loop {
             tokio::select! {
-                due = &mut running => return if is_told { Some(Duration::ZERO) } else { due },
-                told = self.commands.changed() => {
-                    is_told = true;
-                    if told.is_err() || self.must_end() {
+                due = &mut running => return if has_new_command { Some(Duration::ZERO) } else { due },
+                result = self.commands.changed() => {
+                    has_new_command = true;
+                    if result.is_err() || self.must_end() {
                         token.cancel();
                         running.await;
                         return Some(Duration::ZERO);
@@ -389,14 +389,14 @@ fn was_tried(step: &Step, result: &PodSyncResult) -> bool {
     match step {
         Step::StartContainer { name, .. } => results.any(|r| {
             let reason = r.error.as_ref().map(|error| error.reason);
-            let lacks_something = matches!(
+            let missing_something = matches!(
                 reason,
                 Some(
                     SyncErrorReason::CreateContainerConfigError
                         | SyncErrorReason::RuntimeUnavailable
                 )
             );
-            is_start(r.action) && *r.target == **name && !lacks_something
+            is_start(r.action) && *r.target == **name && !missing_something
         }),
         Step::CreateSandbox { .. } => {
             let mut own = results.filter(|r| is_of_sandbox(r.action)).peekable();

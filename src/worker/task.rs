@@ -80,7 +80,7 @@ pub(super) struct Worker {
     pub(super) failures: BTreeMap<Arc<str>, Waiting>,
     pub(super) held: Option<Held>,
     /// Containers whose back-off was reported, with their restart count.
-    pub(super) told_backoff: BTreeMap<Arc<str>, u32>,
+    pub(super) reported_backoff: BTreeMap<Arc<str>, u32>,
     pub(super) status: Option<Arc<core::PodStatus>>,
     /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
@@ -131,7 +131,7 @@ impl Worker {
             backoff,
             failures: BTreeMap::new(),
             held: None,
-            told_backoff: BTreeMap::new(),
+            reported_backoff: BTreeMap::new(),
             status: None,
             observed: Arc::new(observed),
             error: "".into(),
@@ -165,7 +165,7 @@ impl Worker {
         let mut rested = matches!(self.state, State::Finished { .. });
         if matches!(self.state, State::WaitingToStart) {
             Box::pin(self.wait_to_start(cancel)).await?;
-            if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
+            if self.stop_requested() && matches!(self.state, State::WaitingToStart) {
                 return Ok(Life::Over);
             }
             // Boxed while it runs: there are many ended pods with idle workers.
@@ -186,7 +186,7 @@ impl Worker {
                     Rested::UntilOrdered => return Ok(Life::Resting),
                 }
             }
-            Box::pin(self.wait_until_told(cancel)).await?;
+            Box::pin(self.wait_until_reported(cancel)).await?;
             if Box::pin(self.remove(cancel)).await? {
                 break;
             }
@@ -212,7 +212,7 @@ impl Worker {
         self.locks.ended(&self.uid, &self.active);
     }
 
-    pub(super) fn told_to_stop(&self) -> bool {
+    pub(super) fn stop_requested(&self) -> bool {
         matches!(*self.commands.borrow(), Command::Stop { .. })
     }
 
@@ -286,7 +286,7 @@ impl Worker {
                 self.state = State::Syncing;
                 return Ok(());
             }
-            if self.told_to_stop() {
+            if self.stop_requested() {
                 return Ok(());
             }
             let until = wait.as_ref().and_then(|wait| wait.until);
@@ -298,14 +298,14 @@ impl Worker {
             self.error = message;
             if self.is_api {
                 // Parts of it that were not observed may exist here.
-                self.tell();
+                self.publish_view();
             } else {
                 self.publish(&Arc::new(PodStatus::empty(self.uid.clone())));
             }
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
-                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
+                result = self.commands.changed() => if result.is_err() { return Err(Shutdown) },
                 () = tokio::time::sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
                     self.end_room_waits();
                 }
@@ -375,7 +375,7 @@ impl Worker {
             }
         }
         self.observed = Arc::clone(observed);
-        self.tell();
+        self.publish_view();
     }
 
     /// Sets the reason in the status of a refused pod. The pod never ran here: there is nothing else to
@@ -400,7 +400,7 @@ impl Worker {
     /// known about the pod, and its last report stays.
     pub(super) fn publish_entry(&mut self, entry: &Entry) {
         if entry.error.is_some() && entry.status.is_empty() {
-            self.tell();
+            self.publish_view();
         } else {
             self.publish(&entry.status);
         }
@@ -421,7 +421,7 @@ impl Worker {
     }
 
     /// Publishes the pod's state on the board, from known data.
-    pub(super) fn tell(&self) {
+    pub(super) fn publish_view(&self) {
         self.context.board.publish(PodView {
             uid: self.uid.clone(),
             full_name: self.full_name.clone(),

@@ -37,7 +37,7 @@ pub(super) struct Tidy {
     /// The pods whose remains are being removed. No worker starts for one of them.
     removing: BTreeSet<PodUid>,
     backoff: ExponentialBackoff,
-    told: BTreeMap<PodUid, String>,
+    reported: BTreeMap<PodUid, String>,
 }
 
 /// Where it is.
@@ -58,7 +58,7 @@ impl Default for Tidy {
             work: JoinSet::new(),
             removing: BTreeSet::new(),
             backoff: RETRY,
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Tidy {
 
     fn removed(&mut self, left: BTreeMap<PodUid, String>) {
         for (uid, error) in &left {
-            if self.told.get(uid) != Some(error) {
+            if self.reported.get(uid) != Some(error) {
                 occurrences::orphan_left(uid, error);
             }
         }
@@ -103,7 +103,7 @@ impl Tidy {
             self.backoff.pause()
         };
         self.removing.clear();
-        self.told = left;
+        self.reported = left;
         self.next = Some(Instant::now() + pause);
     }
 }

@@ -371,8 +371,9 @@ async fn a_network_that_is_missing_is_reported_before_any_pod_needs_it() {
     resolved.config.network = Some(name.clone());
     let agent = bed.agent_as(resolved).await;
     let missing = |report: &StatusReport| {
-        let mut lacks = report.lacks.iter();
-        lacks.any(|lack| lack.need == "PodNetwork" && lack.message.contains(&name))
+        let mut missing_access = report.missing_access.iter();
+        missing_access
+            .any(|missing| missing.need == "PodNetwork" && missing.message.contains(&name))
     };
     agent.until("a missing network", missing).await;
     let _network = Network::new("absent");

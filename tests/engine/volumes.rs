@@ -67,7 +67,7 @@ impl Played {
             None => self.objects.lock().unwrap().remove(&key),
         };
         self.holders
-            .tell(|references| references.objects.contains(&key));
+            .notify(|references| references.objects.contains(&key));
     }
 
     fn get(&self, key: &ObjectKey) -> Result<Value, ObjectError> {

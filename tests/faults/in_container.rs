@@ -173,7 +173,10 @@ impl Contained {
                 named(report) == needs
             })
             .await;
-        assert_eq!(report.missing_access, report.lacks, "by both its names");
+        assert_eq!(
+            report.missing_access, report.missing_access_alias,
+            "by both its names"
+        );
         eventually(&format!("the log to name {needs:?}, with help"), || {
             let output = docker_client()
                 .args(["-H", &self.bed.docker, "logs", &self.name])
@@ -182,8 +185,10 @@ impl Contained {
             assert!(output.status.success(), "{output:?}");
             let log = [output.stdout, output.stderr].concat();
             let log = String::from_utf8_lossy(&log);
-            let mut lacks = report.lacks.iter();
-            lacks.all(|lack| log.contains(&lack.help)).then_some(())
+            let mut missing_access = report.missing_access.iter();
+            missing_access
+                .all(|missing| log.contains(&missing.help))
+                .then_some(())
         })
         .await;
         report
@@ -465,7 +470,11 @@ async fn without_propagation_only_volumes_that_are_mounted_wait() {
         }
         let report = contained.until_lacks(&["Propagation"]).await;
         // installed 2
-        assert!(report.lacks[0].message.contains(why), "{:?}", report.lacks);
+        assert!(
+            report.missing_access[0].message.contains(why),
+            "{:?}",
+            report.missing_access
+        );
     }
 }
 
@@ -507,9 +516,11 @@ async fn another_directory_is_not_taken_for_the_hosts_files() {
     let report = contained.until_lacks(&["HostRoot"]).await;
     // installed 2
     assert!(
-        report.lacks[0].message.contains("/var is not the host's"),
+        report.missing_access[0]
+            .message
+            .contains("/var is not the host's"),
         "{:?}",
-        report.lacks
+        report.missing_access
     );
 }
 
@@ -519,7 +530,11 @@ async fn without_a_root_in_common_it_says_why_no_pod_starts() {
     contained.bed.write("web.yaml", &sleeper("web"));
     let report = contained.until_lacks(&["Root"]).await;
     // installed 2
-    assert!(report.lacks[0].message.contains("pods don't start"));
+    assert!(
+        report.missing_access[0]
+            .message
+            .contains("pods don't start")
+    );
     contained
         .until("the pod to be known", |report| !report.pods.is_empty())
         .await;

@@ -90,7 +90,7 @@ pub struct MissingAccess {
 
 /// The missing access, in the order of [`Need::ALL`]. `root` is the agent's root,
 /// `docker` the Engine's address.
-pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<MissingAccess> {
+pub fn missing_access(seen: &HostAccess, root: &Path, docker: &str) -> Vec<MissingAccess> {
     Need::ALL
         .into_iter()
         .filter_map(|need| {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     fn named(seen: &HostAccess) -> Vec<&'static str> {
-        lacks(seen, Path::new("/r"), "unix:///run/docker.sock")
+        missing_access(seen, Path::new("/r"), "unix:///run/docker.sock")
             .iter()
             .map(|lack| lack.need.as_str())
             .collect()
@@ -258,7 +258,7 @@ mod tests {
             root: Found::No("the Engine has no /r".to_owned()),
             ..all()
         };
-        let lack = &lacks(&seen, Path::new("/r"), "unix:///run/docker.sock")[0];
+        let lack = &missing_access(&seen, Path::new("/r"), "unix:///run/docker.sock")[0];
         // installed 3
         assert!(
             lack.message

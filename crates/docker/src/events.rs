@@ -34,17 +34,17 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
         .unwrap_or_default();
     let what = match message.action.as_deref()? {
         "create" => {
-            index.told_created(id, ours, image, at);
+            index.note_created(id, ours, image, at);
             PodEventKind::ContainerCreated
         }
         "start" => {
             // The create may have been missed.
-            index.told_created(id, ours, image, at);
+            index.note_created(id, ours, image, at);
             index.started(id, at);
             PodEventKind::ContainerStarted
         }
         "die" => {
-            index.told_created(id, ours, image, at);
+            index.note_created(id, ours, image, at);
             let exit_code = attributes
                 .get("exitCode")
                 .and_then(|code| code.parse().ok());

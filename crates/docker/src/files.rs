@@ -219,7 +219,7 @@ impl PodFiles {
         });
         match made.await {
             Ok(Ok((volumes, etc_hosts, restarts))) => {
-                tell_kept(&self.telemetry, pod, &volumes);
+                report_kept_volumes(&self.telemetry, pod, &volumes);
                 let pull_secrets = pull_secrets(pod, &objects);
                 if !pull_secrets.unreadable.is_empty() {
                     let names = &pull_secrets.unreadable;
@@ -437,7 +437,7 @@ fn has_claims(pod: &Pod) -> bool {
 }
 
 /// Logs which volumes hold what they held before.
-fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
+fn report_kept_volumes(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
     for (volume, error) in &volumes.kept {
         let message = format!(
             "failed to update volume {volume:?}, which keeps its previous content: {error}"

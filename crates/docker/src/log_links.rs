@@ -216,21 +216,21 @@ impl ContainerLogs {
             }
             Err(error) => Err(io::Error::other(error)),
         };
-        told(Some(id), made);
+        report_failure(Some(id), made);
     }
 
     /// Removes the links to the log of a container that is gone.
     pub(super) async fn unlink_log(&self, id: &str, ours: &OurContainer) {
         if let Some(links) = self.links.clone() {
             let (owned, ours) = (id.to_owned(), ours.clone());
-            told(Some(id), on_disk(move || links.remove(&ours, &owned)).await);
+            report_failure(Some(id), on_disk(move || links.remove(&ours, &owned)).await);
         }
     }
 
     /// Removes links of containers that went without us.
     pub(super) async fn clean_log_links(&self) {
         if let Some(links) = self.links.clone() {
-            told(None, on_disk(move || links.clean()).await);
+            report_failure(None, on_disk(move || links.clean()).await);
         }
     }
 }
@@ -241,7 +241,7 @@ async fn on_disk(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::
         .unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
-fn told(id: Option<&str>, done: io::Result<()>) {
+fn report_failure(id: Option<&str>, done: io::Result<()>) {
     if let Err(error) = done {
         occurrences::log_link_failed(id.map(ContainerId::docker).as_ref(), &error.to_string());
     }

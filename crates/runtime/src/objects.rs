@@ -175,7 +175,7 @@ impl ManifestObjects {
         let changed: BTreeSet<ObjectKey> = before.differing(&objects).collect_set();
         let completed = before.complete != objects.complete;
         if completed || !changed.is_empty() {
-            self.holders.tell(|references| {
+            self.holders.notify(|references| {
                 completed || references.objects.iter().any(|key| changed.contains(key))
             });
         }
@@ -314,7 +314,7 @@ impl Holders {
     }
 
     /// Notifies every pod whose references are concerned.
-    pub fn tell(&self, concerned: impl Fn(&References) -> bool) {
+    pub fn notify(&self, concerned: impl Fn(&References) -> bool) {
         self.with(|pods| {
             let concerned = pods.values().filter(|holder| concerned(&holder.references));
             for holder in concerned {
@@ -352,7 +352,7 @@ mod tests {
         holders.hold(&one, &references("a"));
         holders.hold(&two, &references("b"));
         let (mut news_one, mut news_two) = (holders.subscribe(&one), holders.subscribe(&two));
-        holders.tell(|references| references.objects.iter().any(|key| key.name == "a"));
+        holders.notify(|references| references.objects.iter().any(|key| key.name == "a"));
         assert!(news_one.has_changed().unwrap());
         assert!(!news_two.has_changed().unwrap());
         news_one.mark_unchanged();

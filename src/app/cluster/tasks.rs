@@ -175,8 +175,8 @@ impl ClusterTasks {
         };
         let (task, mirrors) = MirrorTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "mirrors", task.run(cancel.clone()));
-        let telling = tell_problems(mirrors.clone(), merged, self.problems);
-        spawn_until(parts, cancel, "problems of pods", telling);
+        let publishing = publish_problems(mirrors.clone(), merged, self.problems);
+        spawn_until(parts, cancel, "problems of pods", publishing);
 
         let inputs = StatusInputs {
             board: links.board,
@@ -210,7 +210,7 @@ async fn back(mut reach: Reader<ApiReach>) {
 }
 
 /// Keeps the Node's conditions about its static pods current.
-async fn tell_problems(
+async fn publish_problems(
     mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
     mut merged: Reader<Merged>,
     mut problems: Writer<PodProblems>,

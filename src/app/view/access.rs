@@ -61,7 +61,7 @@ impl View {
         let observed = entry.status.find_container_status_by_name(&name);
         let newest = observed.map(Newest::observed).or_else(|| {
             let finished = self.finished_pod(uid)?;
-            Newest::told(finished.status.as_ref()?, &name)
+            Newest::reported(finished.status.as_ref()?, &name)
         });
         Ok((name, newest))
     }
@@ -84,7 +84,7 @@ impl Newest {
     }
 
     /// The instance of an ended pod, from its last status.
-    fn told(status: &core::PodStatus, name: &str) -> Option<Self> {
+    fn reported(status: &core::PodStatus, name: &str) -> Option<Self> {
         let status = all_container_statuses(status).find(|status| status.name == name)?;
         let ended = status.state.as_ref()?.terminated.as_ref();
         Some(Self {
@@ -172,9 +172,9 @@ mod tests {
             }],
         });
         let status: core::PodStatus = serde_json::from_value(status).unwrap();
-        let newest = Newest::told(&status, "app").unwrap();
+        let newest = Newest::reported(&status, "app").unwrap();
         assert_eq!(newest.id, ContainerId::docker("0123"));
-        assert!(Newest::told(&status, "other").is_none());
+        assert!(Newest::reported(&status, "other").is_none());
         let error = running(Some(&newest), "app").unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -70,7 +70,10 @@ pub(super) fn explain(
             .and_then(|s| s.last_success),
         truncated: journal.is_cut(&name),
         next,
-        story: story.iter().map(|entry| told(entry, node)).collect(),
+        story: story
+            .iter()
+            .map(|entry| journal_report(entry, node))
+            .collect(),
     })
 }
 
@@ -185,13 +188,13 @@ pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<Event
             workload,
             namespace,
             name: name.to_owned(),
-            entry: told(&entry, node),
+            entry: journal_report(&entry, node),
         }
     };
     entries.map(event).collect()
 }
 
-fn told(entry: &Entry, node: &NodeName) -> JournalReport {
+fn journal_report(entry: &Entry, node: &NodeName) -> JournalReport {
     let (uid, container) = match &*entry.subject {
         Subject::Pod { uid, container, .. } => (uid.clone(), container.as_deref()),
         Subject::Workload(key) => (key.name.as_str().into(), None),

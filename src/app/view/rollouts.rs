@@ -35,11 +35,11 @@ impl View {
     }
 
     /// The static pod, or the workload, that `text` names.
-    pub(super) fn whom(&self, text: &str) -> Result<RolloutTarget, ViewError> {
+    pub(super) fn rollout_target(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
         let (pods, workloads) = (self.pods(&merged), self.workloads());
         let text = self.translated(text);
-        whom(&text, &pods, &merged, &workloads, &self.jobs.states())
+        rollout_target(&text, &pods, &merged, &workloads, &self.jobs.states())
     }
 
     /// Whether the document of a workload wants no pods.
@@ -84,7 +84,7 @@ fn static_pod(text: &str, pods: &[PodReport], merged: &Merged) -> Result<FullNam
 }
 
 /// The static pod that `text` names, or the workload, as `deployment/web` or by its name alone.
-fn whom(
+fn rollout_target(
     text: &str,
     pods: &[PodReport],
     merged: &Merged,

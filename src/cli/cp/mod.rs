@@ -177,11 +177,11 @@ impl<'a> Container<'a> {
         let target = target_here(destination, name.as_deref(), found.is_dir(), contents_only)?;
         let mut answer = client::get(self.root, &self.query("files", wanted)).await?;
         let (sender, receiver) = mpsc::channel(PIECES_MAX);
-        let (tell, done) = oneshot::channel();
+        let (result_sender, done) = oneshot::channel();
         std::thread::spawn(move || {
             let unpacked = unpack::unpack(Pieces::new(receiver), name.as_deref(), &target, modes);
             // The receiver may be gone.
-            let _ = tell.send(unpacked);
+            let _ = result_sender.send(unpacked);
         });
         let mut broken = None;
         loop {
@@ -223,11 +223,11 @@ impl<'a> Container<'a> {
             .target_there(source, destination, is_dir, contents_only)
             .await?;
         let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES_MAX);
-        let (tell, done) = oneshot::channel();
+        let (result_sender, done) = oneshot::channel();
         let source = source.to_owned();
         std::thread::spawn(move || {
             // The receiver may be gone.
-            let _ = tell.send(pack::pack(&source, name.as_deref(), &sender));
+            let _ = result_sender.send(pack::pack(&source, name.as_deref(), &sender));
         });
         let frames = futures::stream::unfold(receiver, |mut receiver| async move {
             let piece = receiver.recv().await?;

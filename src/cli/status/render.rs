@@ -26,7 +26,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     banner(&mut out, &report.engine, now);
     cluster::banner(&mut out, report.api.as_ref(), now);
     // By the name that agents of all releases write.
-    lacks(&mut out, &report.lacks);
+    missing_access(&mut out, &report.missing_access);
     for (pressure, readings) in &report.pressures {
         let words = format!("The node is under {pressure}: {readings}");
         line(&mut out, &styled(&words, BAD));
@@ -80,12 +80,12 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     );
 }
 
-fn lacks(out: &mut String, lacks: &[MissingAccessReport]) {
-    for lack in lacks {
-        line(out, &styled(&one_line(&lack.message), BAD.bold()));
-        line(out, &format!("  help: {}", one_line(&lack.help)));
+fn missing_access(out: &mut String, missing_access: &[MissingAccessReport]) {
+    for missing in missing_access {
+        line(out, &styled(&one_line(&missing.message), BAD.bold()));
+        line(out, &format!("  help: {}", one_line(&missing.help)));
     }
-    if !lacks.is_empty() {
+    if !missing_access.is_empty() {
         out.push('\n');
     }
 }

@@ -92,7 +92,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
         image_gc: None,
         pressures: std::collections::BTreeMap::default(),
         missing_access: Vec::new(),
-        lacks: Vec::new(),
+        missing_access_alias: Vec::new(),
         agent: AgentReport {
             version: "0.1.0".to_owned(),
             pid: 1,

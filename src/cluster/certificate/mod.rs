@@ -102,7 +102,7 @@ pub struct ClientCertificateTask {
     /// When the certificate of that validity is to be renewed: chosen once for each.
     renewal: Option<(Validity, Timestamp)>,
     /// The problem reported last.
-    told: Option<String>,
+    reported: Option<String>,
     /// The request reported last.
     asked: Option<String>,
     /// Whether the last check found that the current identity can't be used any more.
@@ -126,7 +126,7 @@ impl ClientCertificateTask {
             making: None,
             made: None,
             renewal: None,
-            told: None,
+            reported: None,
             asked: None,
             is_doubted: false,
         }
@@ -190,7 +190,7 @@ impl ClientCertificateTask {
     }
 
     fn good(&mut self, held: &Held) {
-        self.told = None;
+        self.reported = None;
         self.is_doubted = false;
         self.standing.publish(match held {
             Held::Certificate { validity, .. } => IdentityState::Certificate {
@@ -318,7 +318,7 @@ impl ClientCertificateTask {
                     Need::Next(_) => self.stands(need, &words),
                 }
                 if is_overdue(waited) {
-                    self.tell(words);
+                    self.report(words);
                 }
             }
             Progress::Failed(error) => self.problem(need, &error.to_string()),
@@ -331,7 +331,7 @@ impl ClientCertificateTask {
                 let metrics = &self.telemetry.metrics;
                 metrics.set_client_certificate(&issued.validity);
                 occurrences::client_certificate_issued(&self.telemetry, ends);
-                (self.told, self.asked) = (None, None);
+                (self.reported, self.asked) = (None, None);
                 self.standing_good(ends);
                 self.client.credentials_changed();
                 // So that its end is reported, and the next renewal known.
@@ -393,12 +393,12 @@ impl ClientCertificateTask {
             Need::First(why) if why != words => self.stands(need, &format!("{why}; {words}")),
             Need::First(_) | Need::Next(_) => self.stands(need, words),
         }
-        self.tell(words.to_owned());
+        self.report(words.to_owned());
     }
 
     /// Publishes that the plug-in has not answered yet. The problem of its last run stays meanwhile.
     fn unanswered(&mut self, need: &Need) {
-        if self.told.is_none()
+        if self.reported.is_none()
             && let (Need::First(why), Some(making)) = (need, &self.making)
         {
             let words = format!("{why}; {}", making.unanswered);
@@ -413,17 +413,17 @@ impl ClientCertificateTask {
             self.options.kubeconfig.display()
         );
         self.stands(need, &help);
-        if self.told.as_ref() != Some(&help) {
+        if self.reported.as_ref() != Some(&help) {
             occurrences::client_certificate_expired(&self.telemetry, ended, &help);
-            self.told = Some(help);
+            self.reported = Some(help);
         }
     }
 
-    fn tell(&mut self, words: String) {
-        if self.told.as_ref() != Some(&words) {
+    fn report(&mut self, words: String) {
+        if self.reported.as_ref() != Some(&words) {
             let is_needed = matches!(&*self.standing.get(), IdentityState::Needed { .. });
             occurrences::client_certificate_unissued(&self.telemetry, &words, is_needed);
-            self.told = Some(words);
+            self.reported = Some(words);
         }
     }
 }

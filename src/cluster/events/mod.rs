@@ -36,7 +36,7 @@ const PAUSES: ExponentialBackoff =
 /// a webhook that can't be reached, or hangs, say.
 const TRIES_MAX: u32 = 3;
 /// Maximum number of kinds of rejections remembered as reported.
-const TOLD_MAX: usize = 100;
+const REPORTED_MAX: usize = 100;
 
 /// How an event was written.
 type Written = Result<EventOutcome, ApiError>;
@@ -55,7 +55,7 @@ pub struct EventTask {
     backoff: ExponentialBackoff,
     tries: u32,
     /// Refusals that were logged, by namespace and kind.
-    told: BTreeSet<(String, String)>,
+    reported: BTreeSet<(String, String)>,
     is_losing: bool,
 }
 
@@ -83,7 +83,7 @@ impl EventTask {
             limit: Arc::default(),
             backoff: PAUSES,
             tries: 0,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             is_losing: false,
         }
     }
@@ -176,7 +176,7 @@ impl EventTask {
                 self.backoff.reset();
                 self.tries = 0;
                 self.is_losing = false;
-                self.told
+                self.reported
                     .retain(|(namespace, _)| namespace != write.namespace());
                 Turn::Idle
             }
@@ -191,7 +191,7 @@ impl EventTask {
             // keeps others waiting for one deadline only.
             ApiError::Away { .. } if self.client.reach().get().is_up() => {
                 self.tries += 1;
-                if self.tries >= TRIES_MAX || self.told.contains(&refusal(&write, error)) {
+                if self.tries >= TRIES_MAX || self.reported.contains(&refusal(&write, error)) {
                     return self.drop_it(&write, error);
                 }
                 None
@@ -231,7 +231,7 @@ impl EventTask {
     fn drop_it(&mut self, write: &Write, error: &ApiError) -> Turn {
         self.tries = 0;
         occurrences::events(&self.telemetry, EventOutcome::Dropped, 1);
-        if self.told.len() < TOLD_MAX && self.told.insert(refusal(write, error)) {
+        if self.reported.len() < REPORTED_MAX && self.reported.insert(refusal(write, error)) {
             occurrences::events_refused(write.namespace(), &error.to_string());
         }
         Turn::Idle

@@ -74,22 +74,22 @@ impl Causes {
                 continue;
             }
             let client = self.cluster.client();
-            let (told, woken) = (cause.clone(), self.woken.clone());
+            let (watched_cause, woken) = (cause.clone(), self.woken.clone());
             let task = self.tasks.spawn(async move {
-                let end = match &told {
+                let end = match &watched_cause {
                     Cause::Namespace(name) => {
                         let api: Api<Watched<core::Namespace>> = Api::all(client);
-                        follow(api, name, &told, &woken, |Watched(namespace)| {
+                        follow(api, name, &watched_cause, &woken, |Watched(namespace)| {
                             namespace.metadata.deletion_timestamp.is_none()
                         })
                         .await
                     }
                     Cause::Pod(name) => {
                         let api: Api<Watched<Pod>> = Api::namespaced(client, &name.namespace);
-                        follow(api, &name.name, &told, &woken, |_| false).await
+                        follow(api, &name.name, &watched_cause, &woken, |_| false).await
                     }
                 };
-                (told, end)
+                (watched_cause, end)
             });
             self.watches.insert(cause.clone(), task);
         }
@@ -148,14 +148,14 @@ where
     // together.
     let mut stream = std::pin::pin!(watch_object(api, name).default_backoff());
     while let Some(seen) = stream.next().await {
-        let tells = match &seen {
+        let may_help = match &seen {
             Ok(Some(object)) => helps(object),
             // A removed pod frees its name; a removed namespace doesn't help.
             Ok(None) => is_pod,
             Err(error) if is_forbidden(error) => return End::Forbidden,
             Err(_) => false,
         };
-        if tells {
+        if may_help {
             // A full queue wakes the task anyway, which then checks everything.
             let _ = woken.try_send(cause.clone());
         }

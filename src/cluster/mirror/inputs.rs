@@ -137,12 +137,12 @@ impl Watched {
             waits: false,
         });
         // A version that runs beside the one of the mirror is not the mirror's yet.
-        let told = views
+        let shown = views
             .iter()
             .filter(|view| !merged.beside.contains_key(&view.uid));
         // The last pod with a name has it: one whose remains can't be removed may have a successor.
         let (ended, others): (Vec<_>, Vec<_>) =
-            told.partition(|view| view.phase == Phase::Terminated);
+            shown.partition(|view| view.phase == Phase::Terminated);
         let at_work = ended.into_iter().chain(others).map(|view| AtWork {
             full_name: view.full_name.clone(),
             pod: view.pod.clone(),

@@ -45,10 +45,10 @@ use name::Name;
 const ATTEMPTS_MAX: usize = 8;
 /// How long our own changes count before the watch delivers them. A watch lags by milliseconds; one
 /// that is being reopened, by seconds.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
+const WATCH_LAG_MAX: Duration = Duration::from_secs(5);
 
 /// The same, once the watch was found to be slow: it is reopened after at most half a minute.
-const TOLD_LATE: Duration = Duration::from_secs(30);
+const SLOW_WATCH_LAG_MAX: Duration = Duration::from_secs(30);
 
 /// Keeps mirrors in step with static pods.
 pub struct MirrorTask {
@@ -166,11 +166,11 @@ impl MirrorTask {
     /// Decides the actions from the watch and from our own writes since. None before the API
     /// server's first whole list.
     fn decide(&mut self, snapshot: &Snapshot, now: Instant) -> Option<BTreeMap<FullName, Verdict>> {
-        let told = snapshot.api.as_ref()?;
+        let api = snapshot.api.as_ref()?;
         self.pods = Arc::clone(&snapshot.pods);
         self.gone
-            .retain(|uid, until| told.pods.contains_key(uid) && *until > now);
-        for mirror in self.gone.keys().filter_map(|uid| told.pods.get(uid)) {
+            .retain(|uid, until| api.pods.contains_key(uid) && *until > now);
+        for mirror in self.gone.keys().filter_map(|uid| api.pods.get(uid)) {
             let known = self.pods.get_mirror_pod_by_pod(mirror);
             if known.is_some_and(|known| PodUid::of(&known) == PodUid::of(mirror)) {
                 Arc::make_mut(&mut self.pods).remove_pod(mirror);
@@ -178,7 +178,7 @@ impl MirrorTask {
         }
         for name in self.names.values_mut() {
             name.made
-                .take_if(|made| told.pods.contains_key(&made.uid) || made.until <= now);
+                .take_if(|made| api.pods.contains_key(&made.uid) || made.until <= now);
             if let Some(made) = &name.made {
                 Arc::make_mut(&mut self.pods).add_pod(Arc::clone(&made.mirror));
             }
@@ -188,7 +188,7 @@ impl MirrorTask {
             node: snapshot.node.as_deref(),
             standings: &snapshot.standings,
             pods: &self.pods,
-            api: &told.pods,
+            api: &api.pods,
             orphans_may_go: snapshot.orphans_may_go,
         }))
     }
@@ -244,7 +244,7 @@ impl MirrorTask {
                 );
             }
             // One that was not there is gone as well, though the watch still shows it.
-            self.gone.insert(mirror, now + TOLD_WITHIN);
+            self.gone.insert(mirror, now + WATCH_LAG_MAX);
         }
         let name = self.names.entry(full_name.clone()).or_default();
         let uid = pod.as_deref().map(PodUid::of).unwrap_or_default();
@@ -252,11 +252,11 @@ impl MirrorTask {
             Ok(None) => name.done(),
             Ok(Some(mirrored)) => {
                 // One that was found, and that the watch still doesn't deliver: the watch is broken.
-                let mut within = TOLD_LATE;
+                let mut within = SLOW_WATCH_LAG_MAX;
                 if let Mirrored::Created(mirror) = &mirrored {
                     let mirror = PodUid::of(mirror);
                     occurrences::mirror_created(self.telemetry.pod(&full_name, &uid), &mirror);
-                    within = TOLD_WITHIN;
+                    within = WATCH_LAG_MAX;
                 }
                 name.made(Arc::clone(mirrored.mirror()), now + within);
             }
@@ -267,7 +267,7 @@ impl MirrorTask {
                     .is_some_and(|cause| self.causes.watches(cause));
                 let version = pod.as_deref().and_then(hash);
                 name.failed(&full_name, failure, cause, watched, version);
-                name.tell(&full_name, &uid, &self.telemetry);
+                name.report(&full_name, &uid, &self.telemetry);
             }
         }
     }

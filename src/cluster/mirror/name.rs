@@ -55,7 +55,7 @@ struct ReportedProblem {
     /// The version that was refused.
     version: String,
     /// The UID it was reported for, and its kind.
-    told: Option<(PodUid, ProblemKind)>,
+    reported: Option<(PodUid, ProblemKind)>,
 }
 
 impl Name {
@@ -135,7 +135,7 @@ impl Name {
                 };
                 self.not_before = None;
                 self.blocked(kind, message);
-                self.tell(full_name, &PodUid::default(), telemetry);
+                self.report(full_name, &PodUid::default(), telemetry);
             }
             Verdict::Create { pod } | Verdict::Replace { pod, .. } => {
                 let version = hash(pod).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Name {
 
     fn blocked(&mut self, kind: ProblemKind, message: String) {
         let same = self.trouble.take_if(|t| t.problem.kind == kind);
-        let told = self.trouble.take().and_then(|t| t.told);
+        let reported = self.trouble.take().and_then(|t| t.reported);
         self.trouble = Some(match same {
             Some(mut same) => {
                 same.problem.message = message;
@@ -171,7 +171,7 @@ impl Name {
                 since: Instant::now(),
                 cause: None,
                 version: String::new(),
-                told,
+                reported,
             },
         });
     }
@@ -206,21 +206,24 @@ impl Name {
     }
 
     /// Reports a refusal, once for each kind.
-    pub(super) fn tell(&mut self, full_name: &FullName, uid: &PodUid, telemetry: &Telemetry) {
+    pub(super) fn report(&mut self, full_name: &FullName, uid: &PodUid, telemetry: &Telemetry) {
         let Some(trouble) = &mut self.trouble else {
             return;
         };
         let kind = trouble.problem.kind;
-        let told = trouble.told.as_ref().is_some_and(|(_, told)| *told == kind);
-        if kind.is_refusal() && !told {
+        let reported = trouble
+            .reported
+            .as_ref()
+            .is_some_and(|(_, reported)| *reported == kind);
+        if kind.is_refusal() && !reported {
             let message = &trouble.problem.message;
             occurrences::mirror_refused(telemetry.pod(full_name, uid), kind.as_str(), message);
-            trouble.told = Some((uid.clone(), kind));
+            trouble.reported = Some((uid.clone(), kind));
         }
     }
 
     fn mended(&mut self, full_name: &FullName, telemetry: &Telemetry) {
-        if let Some((uid, kind)) = self.trouble.take().and_then(|t| t.told) {
+        if let Some((uid, kind)) = self.trouble.take().and_then(|t| t.reported) {
             occurrences::mirror_mended(telemetry.pod(full_name, &uid), kind.as_str());
         }
     }

@@ -91,7 +91,7 @@ pub struct NodeTask {
     observed: Writer<Option<Arc<Node>>>,
     standing: Writer<NodeRegistration>,
     /// The status that was computed last, written or not.
-    told: NodeStatus,
+    computed: NodeStatus,
     /// When a status was written last.
     written: Option<Timestamp>,
     /// When the Node came with an answer last, and not by the watch.
@@ -215,7 +215,7 @@ impl NodeTask {
             telemetry,
             observed,
             standing,
-            told: NodeStatus::default(),
+            computed: NodeStatus::default(),
             written: None,
             answered: None,
             has_begun: false,
@@ -303,7 +303,7 @@ impl NodeTask {
                     }
                     News::Node(news) if self.is_behind(&news, &node) => continue,
                     News::Node(news) => {
-                        self.tell_schedulable(&node, &news);
+                        self.report_schedulable(&node, &news);
                         node = *news;
                         self.take(&node);
                         false
@@ -359,7 +359,7 @@ impl NodeTask {
         });
     }
 
-    fn tell_schedulable(&self, before: &Node, after: &Node) {
+    fn report_schedulable(&self, before: &Node, after: &Node) {
         let is_off = |node: &Node| {
             let spec = node.spec.as_ref();
             spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
@@ -390,10 +390,10 @@ impl NodeTask {
         let readings = self.inputs.readings.get();
         let before = NodeStatus {
             conditions: Some(believed_conditions(
-                self.told.conditions.as_deref().unwrap_or_default(),
+                self.computed.conditions.as_deref().unwrap_or_default(),
                 base.conditions.as_deref().unwrap_or_default(),
             )),
-            node_info: self.told.node_info.clone().or(base.node_info.clone()),
+            node_info: self.computed.node_info.clone().or(base.node_info.clone()),
             ..NodeStatus::default()
         };
         let desired = compute_node_status(
@@ -404,7 +404,7 @@ impl NodeTask {
             now,
         );
         let events = transitions(&self.name, &before, &desired);
-        self.told = desired.clone();
+        self.computed = desired.clone();
         (desired, events)
     }
 

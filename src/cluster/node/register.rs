@@ -40,13 +40,13 @@ impl NodeTask {
         let mut backoff = PAUSES;
         let mut conflicts = 0;
         loop {
-            let told = self.told.clone();
+            let computed = self.computed.clone();
             let failed = match self.try_register().await {
                 Ok(node) => return node,
                 Err(failed) => failed,
             };
             // Its events were not reported: those of the next try are all since then.
-            self.told = told;
+            self.computed = computed;
             match failed {
                 // Said once by the client itself, for all that call.
                 Failed::Api(ApiError::Away { .. }) => {}
@@ -64,7 +64,7 @@ impl NodeTask {
         // Another failure doesn't mean that it no longer belongs to another agent.
         let is_anothers = is_foreign || before.is_anothers();
         let since = match &*before {
-            NodeRegistration::Refused { cause: told, .. } if *told == cause => return,
+            NodeRegistration::Refused { cause: known, .. } if *known == cause => return,
             NodeRegistration::Refused { since, .. } => *since,
             NodeRegistration::Waiting | NodeRegistration::Registered { .. } => Timestamp::now(),
         };
@@ -114,7 +114,7 @@ impl NodeTask {
             Ok(Watched(seen)) => seen,
             Err(ApiError::NotFound(_)) => return Some(Looked::Gone),
             Err(error) => {
-                self.tell_unread(&error);
+                self.report_unread(&error);
                 return Some(Looked::Failed);
             }
         };
@@ -124,7 +124,7 @@ impl NodeTask {
         if let Claim::Foreign(cause) = still_claimed(&seen, &self.inputs.facts.get()) {
             return Some(Looked::Taken(cause));
         }
-        self.tell_schedulable(node, &seen);
+        self.report_schedulable(node, &seen);
         *node = seen;
         self.answered = Some(Instant::now());
         self.unread = None;
@@ -134,7 +134,7 @@ impl NodeTask {
 
     /// Reports once why the Node can't be read. The client reports an unavailable server, and rejected
     /// credentials, for all callers.
-    fn tell_unread(&mut self, error: &ApiError) {
+    fn report_unread(&mut self, error: &ApiError) {
         if matches!(error, ApiError::Away { .. } | ApiError::Unauthorized(_)) {
             return;
         }
@@ -187,7 +187,7 @@ impl NodeTask {
         };
         // The Node's status is what an earlier run wrote, so this run's first look compares with
         // it: a reboot in between is reported, and transition times stay.
-        self.told = NodeStatus::default();
+        self.computed = NodeStatus::default();
         self.written = None;
         occurrences::node_registered(&self.telemetry, &self.name, false);
         Ok(existing)

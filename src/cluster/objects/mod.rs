@@ -352,7 +352,7 @@ impl Shared {
         };
         if news {
             self.holders
-                .tell(|references| references.objects.contains(key));
+                .notify(|references| references.objects.contains(key));
         }
         has_room
     }

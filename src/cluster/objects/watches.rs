@@ -86,7 +86,7 @@ impl Shared {
         };
         let services = self.services.listed.send_if_modified(forget_away);
         if services || !keys.is_empty() {
-            self.holders.tell(|references| {
+            self.holders.notify(|references| {
                 let mut objects = references.objects.iter();
                 (services && references.services) || objects.any(|key| keys.contains(key))
             });
@@ -227,7 +227,7 @@ pub(super) async fn services(shared: &Shared) {
                 let before = state.listed.send_replace(Some(Ok(())));
                 if matches!(before, Some(Err(_))) {
                     // Pods that waited for these objects can start now.
-                    shared.holders.tell(|references| references.services);
+                    shared.holders.notify(|references| references.services);
                 }
             }
             Ok(Some(Event::Apply(Watched(service)))) => {

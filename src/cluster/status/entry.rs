@@ -107,7 +107,7 @@ pub(super) struct Entry {
     /// The last written patch, until the object is compared again.
     written: Option<Value>,
     /// The problem reported last.
-    told: Option<String>,
+    reported: Option<String>,
     /// Set once it was deleted or found missing: until when the watch may still show it.
     deleted: Option<Instant>,
     /// Since when it is missing, though the watch shows it.
@@ -118,12 +118,12 @@ impl Entry {
     /// Compares again, if anything has changed. Not while a write is in progress.
     pub(super) fn look(
         &mut self,
-        told: Arc<Pod>,
+        watched: Arc<Pod>,
         view: &PodView,
         telemetry: &Telemetry,
         now: Instant,
     ) {
-        let api = self.newest(told, now);
+        let api = self.newest(watched, now);
         let Some(seen) = seen_of(view, api) else {
             return;
         };
@@ -142,10 +142,10 @@ impl Entry {
             | StatusAction::DeleteObject
             | StatusAction::DeleteMirror => None,
         };
-        if illegal.is_some() && illegal != self.told {
+        if illegal.is_some() && illegal != self.reported {
             let why = illegal.clone().unwrap_or_default();
             occurrences::status_failed(telemetry.pod(&seen.full_name, &seen.uid), &why);
-            self.told = illegal;
+            self.reported = illegal;
         }
         let settles = match deed {
             StatusAction::Nothing | StatusAction::Illegal(_) => None,
@@ -183,11 +183,11 @@ impl Entry {
     }
 
     /// The object as the watch shows it, unless the last answer is newer and counts still.
-    fn newest(&mut self, told: Arc<Pod>, now: Instant) -> Arc<Pod> {
+    fn newest(&mut self, watched: Arc<Pod>, now: Instant) -> Arc<Pod> {
         self.answer
-            .take_if(|(answer, until)| *until <= now || version(answer) <= version(&told));
+            .take_if(|(answer, until)| *until <= now || version(answer) <= version(&watched));
         let answer = self.answer.as_ref();
-        answer.map_or(told, |(answer, _)| Arc::clone(answer))
+        answer.map_or(watched, |(answer, _)| Arc::clone(answer))
     }
 
     /// When the last answer, and a deletion, no longer count, if the watch doesn't show them before.
@@ -225,7 +225,7 @@ impl Entry {
         self.seen = None;
         self.failures = 0;
         self.not_before = None;
-        self.told = None;
+        self.reported = None;
     }
 
     /// `patch` made the object what it is now.
@@ -285,13 +285,13 @@ impl Entry {
 
     /// The failures so far, and the problem that was reported last.
     pub(super) fn failures(&self) -> (u32, Option<String>) {
-        (self.failures, self.told.clone())
+        (self.failures, self.reported.clone())
     }
 
     /// Restores the failures from before a write that succeeded: the deletion after it failed again.
-    pub(super) fn failed_before(&mut self, (failures, told): (u32, Option<String>)) {
+    pub(super) fn failed_before(&mut self, (failures, reported): (u32, Option<String>)) {
         self.failures = failures;
-        self.told = told;
+        self.reported = reported;
     }
 
     pub(super) fn deleted(&mut self) {
@@ -308,9 +308,9 @@ impl Entry {
         };
         self.retry(wished);
         let words = error.to_string();
-        let told = self.told.as_ref() == Some(&words);
-        self.told = Some(words);
-        told
+        let reported = self.reported.as_ref() == Some(&words);
+        self.reported = Some(words);
+        reported
     }
 
     fn retry(&mut self, wished: Option<Duration>) {

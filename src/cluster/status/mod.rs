@@ -116,11 +116,11 @@ impl StatusTask {
         if !self.inputs.standing.get().may_write() {
             return None;
         }
-        let told = (*self.api.get()).clone()?;
+        let api_pods = (*self.api.get()).clone()?;
         let pods = self.inputs.manager.get();
         self.entries
-            .retain(|uid, _| self.writes.is_busy(uid) || told.pods.contains_key(uid));
-        for (uid, api, view) in pairs(&told, &pods, self.inputs.board.all()) {
+            .retain(|uid, _| self.writes.is_busy(uid) || api_pods.pods.contains_key(uid));
+        for (uid, api, view) in pairs(&api_pods, &pods, self.inputs.board.all()) {
             if !self.writes.is_busy(&uid) {
                 let entry = self.entries.entry(uid).or_default();
                 entry.look(api, &view, &self.telemetry, now);
@@ -168,9 +168,9 @@ impl StatusTask {
             deletion,
         } = done;
         let of = self.telemetry.pod(&full_name, &uid);
-        let told = self.api.get();
-        let told = told.as_ref().as_ref();
-        let object = told.and_then(|told| told.pods.get(api_uid));
+        let api_pods = self.api.get();
+        let api_pods = api_pods.as_ref().as_ref();
+        let object = api_pods.and_then(|api_pods| api_pods.pods.get(api_uid));
         let object = object.map(|object| &**object);
         let before = entry.failures();
         let failures = before.0;
@@ -235,9 +235,9 @@ fn note(
         Outcome::Failed(error) => {
             let words = error.to_string();
             let changed = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
-            let told = entry.failed(&error);
+            let reported = entry.failed(&error);
             // It was changed or deleted since it was read.
-            if !told && !changed {
+            if !reported && !changed {
                 occurrences::status_failed(of, &words);
             }
         }
@@ -248,7 +248,7 @@ fn note(
 /// Each worker's view with the object of the API server that shows it: its mirror's for a static
 /// pod, that of its own UID for any other.
 fn pairs(
-    told: &ApiPods,
+    api_pods: &ApiPods,
     pods: &PodTable,
     views: Vec<PodView>,
 ) -> impl Iterator<Item = (PodUid, Arc<Pod>, PodView)> {
@@ -258,7 +258,7 @@ fn pairs(
             let mirror = pods.get_mirror_pod_by_pod(pod);
             mirror.filter(|mirror| is_mirror_pod_of(mirror, pod))
         } else {
-            told.pods.get(&view.uid).cloned()
+            api_pods.pods.get(&view.uid).cloned()
         }?;
         // A pod that waits for its turn has no status of its own yet.
         let status = api.status.as_ref();

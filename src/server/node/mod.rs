@@ -6,6 +6,7 @@
 //!
 //! Upstream: `pkg/kubelet/server/server.go`.
 
+mod agent;
 pub mod auth;
 pub mod certificate;
 mod connections;
@@ -16,7 +17,6 @@ pub(super) mod streams;
 #[cfg(test)]
 mod tests;
 pub(super) mod tls;
-mod told;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ fn router(shared: Shared, stats: Arc<dyn NodeStats>, gate: Arc<Gate>) -> Router 
             "/containerLogs/{namespace}/{pod}/{container}",
             get(logs::container_logs),
         )
-        .merge(told::routes())
+        .merge(agent::routes())
         .merge(streams::routes())
         .merge(stats::routes(stats))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
@@ -178,7 +178,7 @@ fn router(shared: Shared, stats: Arc<dyn NodeStats>, gate: Arc<Gate>) -> Router 
         // Wraps what stands above it, the fallback included.
         .layer(middleware::from_fn_with_state(gate, auth::guard));
     Router::new()
-        .route("/healthz", get(told::healthz))
+        .route("/healthz", get(agent::healthz))
         .fallback_service(guarded)
         .layer(middleware::from_fn(bound))
         .layer(middleware::from_fn_with_state(metrics, count))

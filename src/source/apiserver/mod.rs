@@ -89,11 +89,11 @@ pub struct ApiSource {
     listing: Listing,
     last_known: LastKnown,
     /// The last reported failure; `None` while there is none.
-    told: Option<String>,
+    reported: Option<String>,
     /// Whether it was reported that pods wait.
-    told_waiting: bool,
+    reported_waiting: bool,
     /// Whether it was reported that mirrors are ignored.
-    told_ignored: bool,
+    reported_ignored: bool,
     /// When waiting pods are requested again, after a failure.
     ask_at: Option<Instant>,
     ask_pauses: ExponentialBackoff,
@@ -142,9 +142,9 @@ impl ApiSource {
             listing: Listing::new(options.pods_max),
             options,
             last_known,
-            told: None,
-            told_waiting: false,
-            told_ignored: false,
+            reported: None,
+            reported_waiting: false,
+            reported_ignored: false,
             ask_at: None,
             ask_pauses: ASK_PAUSES,
         }
@@ -217,7 +217,7 @@ impl ApiSource {
             let is_whole = self.listing.is_whole();
             let until = if is_whole {
                 // The watch itself ends when it is silent for longer than it should be.
-                self.told.as_ref().map(|_| open_at)
+                self.reported.as_ref().map(|_| open_at)
             } else {
                 Some(Instant::now() + LIST_SILENCE_MAX)
             };
@@ -232,7 +232,7 @@ impl ApiSource {
                 () = objects.outdated(), if is_whole => return Ended::outdated(),
                 () = tokio::time::sleep_until(ask_at.unwrap_or(open_at)), if ask_at.is_some() => {
                     self.ask_for_waiting(source, objects).await;
-                    self.tell_waiting();
+                    self.report_waiting();
                     continue;
                 }
             };
@@ -266,8 +266,8 @@ impl ApiSource {
                 self.publish(source, objects).await;
             }
             self.ask_for_waiting(source, objects).await;
-            self.tell_waiting();
-            self.tell_ignored();
+            self.report_waiting();
+            self.report_ignored();
             if heard && failure.is_none() && self.listing.is_whole() {
                 self.succeeded(source);
             }
@@ -309,7 +309,7 @@ impl ApiSource {
             changed |= match left {
                 Left::Nothing => self.listing.settle(uid),
                 Left::Containers => self.listing.finish(uid),
-                Left::Untold => self.listing.stays_whole(uid),
+                Left::Unreported => self.listing.stays_whole(uid),
             };
         }
         if changed {
@@ -355,25 +355,25 @@ impl ApiSource {
     }
 
     /// Reports when pods start to wait, and when none does any more.
-    fn tell_waiting(&mut self) {
+    fn report_waiting(&mut self) {
         let any = self.listing.any_waits();
-        if self.told_waiting != any {
-            self.told_waiting = any;
+        if self.reported_waiting != any {
+            self.reported_waiting = any;
             occurrences::api_pods_wait(any);
         }
     }
 
     /// Reports when mirrors start to be ignored, and when none is any more.
-    fn tell_ignored(&mut self) {
+    fn report_ignored(&mut self) {
         let any = self.listing.ignores_mirrors();
-        if self.told_ignored != any {
-            self.told_ignored = any;
+        if self.reported_ignored != any {
+            self.reported_ignored = any;
             occurrences::api_mirrors_ignored(any);
         }
     }
 
     fn succeeded(&mut self, source: &mut SourceWriter) {
-        if self.told.take().is_some() {
+        if self.reported.take().is_some() {
             occurrences::source_back(LOCATION);
         }
         source.succeeded(Timestamp::now());
@@ -385,9 +385,9 @@ impl ApiSource {
             Diagnostic::error(Code::FetchFailed, LOCATION, message)
                 .help("the last known pods keep running"),
         );
-        if self.told.as_deref() != Some(error) {
+        if self.reported.as_deref() != Some(error) {
             occurrences::source_failed(LOCATION, error);
-            self.told = Some(error.to_owned());
+            self.reported = Some(error.to_owned());
         }
     }
 

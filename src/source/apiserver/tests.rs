@@ -490,7 +490,7 @@ async fn of_many_pods_that_are_over_some_are_looked_after_at_a_time() {
     assert!(bench.reader.state.wait_for(is_next).await.is_ok());
     assert_eq!(counts(&bench.reader.state.get()), (256, 44));
     // One whose status is not told yet takes no other's turn.
-    bench.settled.settle(&"p001".into(), Left::Untold);
+    bench.settled.settle(&"p001".into(), Left::Unreported);
     assert!(bench.reader.state.wait_for(are(257, 43)).await.is_ok());
 
     let root = bench.end().await;

@@ -24,7 +24,7 @@ const SETTLE_MAX: Duration = Duration::from_millis(250);
 /// Changes of the directory that were not looked at yet.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    told: Notify,
+    changed: Notify,
     whole: AtomicBool,
     unfinished: AtomicBool,
 }
@@ -41,18 +41,18 @@ enum Change {
 }
 
 impl Changes {
-    fn tell(&self, change: Change) {
+    fn record(&self, change: Change) {
         match change {
             Change::Whole => self.whole.store(true, Ordering::Relaxed),
             Change::Unfinished => self.unfinished.store(true, Ordering::Relaxed),
             Change::Other => {}
         }
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     /// Waits for a change. Cancel safety: a change that was not returned stays.
     pub(super) async fn come(&self) {
-        self.told.notified().await;
+        self.changed.notified().await;
     }
 
     /// Waits until nothing has changed for `quiet`, up to a limit; not at all if manifests were renamed
@@ -66,7 +66,7 @@ impl Changes {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if is_whole
                 || remaining.is_zero()
-                || timeout(quiet.min(remaining), self.told.notified())
+                || timeout(quiet.min(remaining), self.changed.notified())
                     .await
                     .is_err()
             {
@@ -192,7 +192,7 @@ fn start(dir: &Path, changes: Arc<Changes>) -> Result<RecommendedWatcher, notify
     notify::recommended_watcher(move |event: Result<Event, notify::Error>| {
         let change = event.map_or(Some(Change::Unfinished), |event| meaning(&event, &dir));
         if let Some(change) = change {
-            changes.tell(change);
+            changes.record(change);
         }
     })
 }
@@ -346,7 +346,7 @@ mod tests {
         ] {
             let changes = Changes::default();
             for change in &told {
-                changes.tell(*change);
+                changes.record(*change);
             }
             changes.come().await;
             let began = Instant::now();
@@ -354,26 +354,26 @@ mod tests {
             let waited = if waits { QUIET } else { Duration::ZERO };
             assert_eq!(began.elapsed(), waited, "{told:?}");
             // What was told belongs to that look.
-            changes.tell(Change::Other);
+            changes.record(Change::Other);
             changes.come().await;
             changes.settle(QUIET).await;
             assert_eq!(began.elapsed(), waited + QUIET, "{told:?}");
         }
         // A rename ends the wait for what was written beside it.
         let changes = Changes::default();
-        changes.tell(Change::Other);
+        changes.record(Change::Other);
         changes.come().await;
         let began = Instant::now();
         let later = async {
             tokio::time::sleep(QUIET / 5).await;
-            changes.tell(Change::Whole);
+            changes.record(Change::Whole);
         };
         tokio::join!(changes.settle(QUIET), later);
         assert_eq!(began.elapsed(), QUIET / 5);
         // One that changes all the time is read all the same.
         let writes = async {
             loop {
-                changes.tell(Change::Unfinished);
+                changes.record(Change::Unfinished);
                 tokio::time::sleep(QUIET / 2).await;
             }
         };

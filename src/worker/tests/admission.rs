@@ -104,7 +104,7 @@ async fn a_pod_that_is_over_settles_when_nothing_of_it_is_left() {
     // node 6i
     assert_eq!(
         told,
-        [(A.into(), Left::Nothing), (B.into(), Left::Untold)].into()
+        [(A.into(), Left::Nothing), (B.into(), Left::Unreported)].into()
     );
     let waited = tokio::time::timeout(SWEEP, settled.next()).await;
     assert!(waited.is_err(), "{waited:?}");

@@ -60,7 +60,7 @@ async fn an_evicted_pod_settles_once_its_object_shows_how_it_ended() {
     // The first of its two last statuses has arrived.
     bed.want(&[&changed(&a, json!({"status": {"phase": "Failed"}}))]);
     // eviction 9
-    assert_eq!(settled.next().await, [(A.into(), Left::Untold)].into());
+    assert_eq!(settled.next().await, [(A.into(), Left::Unreported)].into());
     let view = bed.board.get(&A.into()).unwrap();
     let status = view.status.as_deref().unwrap();
     bed.want(&[&changed(&a, json!({"status": status}))]);

@@ -42,8 +42,8 @@ pub struct StatusReport {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_access: Vec<MissingAccessReport>,
     /// The same, under its earlier name, for clients that know no other.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lacks: Vec<MissingAccessReport>,
+    #[serde(rename = "lacks", default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_access_alias: Vec<MissingAccessReport>,
     /// The Engine it drives.
     pub engine: EngineReport,
     /// The API server that it uses, if one is configured.

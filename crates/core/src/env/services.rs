@@ -14,18 +14,18 @@ const API_SERVICE: &str = "kubernetes";
 
 /// Variables for the API server's service; with `links` also for every service of the namespace.
 pub fn service_variables(services: &[ServiceFacts], namespace: &str, links: bool) -> Variables {
-    let mut told: BTreeMap<&str, &ServiceFacts> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, &ServiceFacts> = BTreeMap::new();
     for service in services {
         let is_api = service.namespace == keys::DEFAULT_NAMESPACE && service.name == API_SERVICE;
         if is_api {
-            told.entry(&service.name).or_insert(service);
+            by_name.entry(&service.name).or_insert(service);
         } else if links && service.namespace == namespace {
             // A service of that name in the pod's own namespace is the one it means.
-            told.insert(&service.name, service);
+            by_name.insert(&service.name, service);
         }
     }
     let mut variables = Variables::new();
-    for service in told.values() {
+    for service in by_name.values() {
         add(service, &mut variables);
     }
     variables

@@ -75,21 +75,25 @@ pub fn compute_conditions(
         ready(&readings.engine),
     ]
     .into_iter()
-    .map(|told| condition(told, before, now))
+    .map(|computed| condition(computed, before, now))
     .collect()
 }
 
 /// The last known conditions of the Node: those reported last, whether written or not, except for those
 /// that others set to `Unknown` since, and those never reported.
-pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Vec<NodeCondition> {
-    let is_told = |kind: &str| told.iter().any(|told| told.type_ == kind);
-    told.iter()
-        .map(|told| {
+pub fn believed_conditions(
+    reported: &[NodeCondition],
+    base: &[NodeCondition],
+) -> Vec<NodeCondition> {
+    let is_reported = |kind: &str| reported.iter().any(|reported| reported.type_ == kind);
+    reported
+        .iter()
+        .map(|reported| {
             base.iter()
-                .find(|base| base.type_ == told.type_ && base.status == "Unknown")
-                .unwrap_or(told)
+                .find(|base| base.type_ == reported.type_ && base.status == "Unknown")
+                .unwrap_or(reported)
         })
-        .chain(base.iter().filter(|base| !is_told(&base.type_)))
+        .chain(base.iter().filter(|base| !is_reported(&base.type_)))
         .cloned()
         .collect()
 }
@@ -104,7 +108,7 @@ pub struct PodProblems {
 }
 
 fn mirrors(problems: &[String]) -> NewCondition {
-    told(
+    health(
         "MirrorPodsHealthy",
         ("MirrorPodsPosted", "every static pod has its mirror pod"),
         "MirrorPodsMissing",
@@ -113,7 +117,7 @@ fn mirrors(problems: &[String]) -> NewCondition {
 }
 
 fn rollouts(problems: &[String]) -> NewCondition {
-    told(
+    health(
         "RolloutsHealthy",
         (
             "NewestVersionsRun",
@@ -125,7 +129,7 @@ fn rollouts(problems: &[String]) -> NewCondition {
 }
 
 /// A condition that is true where there are no problems, and else names some.
-fn told(
+fn health(
     kind: &'static str,
     good: (&'static str, &str),
     bad: &'static str,
@@ -194,17 +198,17 @@ fn truncate(message: &mut String) {
     }
 }
 
-fn condition(told: NewCondition, before: &[NodeCondition], now: Timestamp) -> NodeCondition {
-    let status = if told.status { "True" } else { "False" };
+fn condition(computed: NewCondition, before: &[NodeCondition], now: Timestamp) -> NodeCondition {
+    let status = if computed.status { "True" } else { "False" };
     let since = before
         .iter()
-        .find(|condition| condition.type_ == told.kind && condition.status == status)
+        .find(|condition| condition.type_ == computed.kind && condition.status == status)
         .and_then(|condition| condition.last_transition_time.clone());
     NodeCondition {
-        type_: told.kind.to_owned(),
+        type_: computed.kind.to_owned(),
         status: status.to_owned(),
-        reason: Some(told.reason.to_owned()),
-        message: Some(told.message),
+        reason: Some(computed.reason.to_owned()),
+        message: Some(computed.message),
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(since.unwrap_or(Time(now))),
     }

@@ -54,11 +54,11 @@ pub fn of_exec(exit_code: i32, output: &[u8]) -> Outcome {
     if exit_code == 0 {
         return Outcome::Success;
     }
-    let told = String::from_utf8_lossy(output.get(..OUTPUT_MAX).unwrap_or(output));
-    let told = told.trim();
-    Outcome::Failure(if told.is_empty() {
+    let text = String::from_utf8_lossy(output.get(..OUTPUT_MAX).unwrap_or(output));
+    let text = text.trim();
+    Outcome::Failure(if text.is_empty() {
         format!("command exited with {exit_code}")
     } else {
-        told.to_owned()
+        text.to_owned()
     })
 }

@@ -363,8 +363,10 @@ pub fn detail(version: Version, files: &mut impl Files, shares: Option<u64>) -> 
             detail.memory_max_usage = get(M, "memory.max_usage_in_bytes").unwrap_or_default();
             detail.memory_failures = get(M, "memory.failcnt").unwrap_or_default();
             detail.kernel_memory = get(M, "memory.kmem.usage_in_bytes").unwrap_or_default();
-            let told = files.read(M, "memory.oom_control");
-            detail.oom_kills = told.and_then(|text| keyed(text, "oom_kill")).unwrap_or(0);
+            let oom_control = files.read(M, "memory.oom_control");
+            detail.oom_kills = oom_control
+                .and_then(|text| keyed(text, "oom_kill"))
+                .unwrap_or(0);
             detail.io = io_v1(files);
         }
         Version::V2 => {

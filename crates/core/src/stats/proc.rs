@@ -50,7 +50,7 @@ fn interface(line: &str) -> Option<Interface> {
     let mut numbers = numbers.split_ascii_whitespace().map(str::parse::<u64>);
     let mut next = || numbers.next()?.ok();
     let mut traffic = || {
-        let told = Traffic {
+        let counters = Traffic {
             bytes: next()?,
             packets: next()?,
             errors: next()?,
@@ -60,7 +60,7 @@ fn interface(line: &str) -> Option<Interface> {
         for _ in 0..4 {
             next()?;
         }
-        Some(told)
+        Some(counters)
     };
     Some(Interface {
         name: name.to_owned(),

@@ -211,11 +211,11 @@ pub struct VolumeStats {
 /// upstream's `ListPodStats`, and kept if only CPU and memory are requested.
 pub fn summary(reading: &Reading, scope: Scope) -> Summary {
     let pods = reading.pods.iter();
-    let told = |pod: &&PodReading| scope == Scope::CpuAndMemory || pod.started_at.is_some();
+    let is_included = |pod: &&PodReading| scope == Scope::CpuAndMemory || pod.started_at.is_some();
     Summary {
         node: node_stats(&reading.node, reading.time, scope),
         pods: pods
-            .filter(told)
+            .filter(is_included)
             .map(|pod| pod_stats(pod, &reading.node, scope))
             .collect(),
     }

@@ -186,7 +186,7 @@ fn containers_ready(view: &View<'_>) -> Value {
     if view.phase == phase::FAILED {
         return Value::because(false, "PodFailed", String::new());
     }
-    lacking("ContainersNotReady", &unknown, "unready", &unready)
+    true_unless("ContainersNotReady", &unknown, "unready", &unready)
 }
 
 fn initialized(view: &View<'_>) -> Value {
@@ -221,7 +221,7 @@ fn initialized(view: &View<'_>) -> Value {
     if any_started || view.input.observed.containers.iter().any(has_run) {
         return Value::new(true);
     }
-    lacking(
+    true_unless(
         "ContainersNotInitialized",
         &unknown,
         "incomplete",
@@ -230,7 +230,7 @@ fn initialized(view: &View<'_>) -> Value {
 }
 
 /// True if nothing is missing; otherwise false, with the missing containers.
-fn lacking(reason: &'static str, unknown: &[&str], how: &str, names: &[&str]) -> Value {
+fn true_unless(reason: &'static str, unknown: &[&str], how: &str, names: &[&str]) -> Value {
     let mut messages = Vec::new();
     if !unknown.is_empty() {
         messages.push(format!(

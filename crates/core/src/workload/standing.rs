@@ -395,7 +395,7 @@ impl Row<'_> {
     /// The message of the pod that is being updated; otherwise of one that waits for its turn.
     fn under_way(&self, is_due: impl Fn(&Member<'_>) -> bool) -> Option<String> {
         let due = self.members.iter().filter(|member| is_due(member));
-        let told = due.map(|member| {
+        let candidates = due.map(|member| {
             let rollout = member.pod.rollout.as_ref();
             let phase = rollout.map(|rollout| rollout.phase);
             let words = match (phase, rollout) {
@@ -409,7 +409,9 @@ impl Row<'_> {
             let words = format!("pod {} {words}", member.pod.name);
             (phase == Some(RolloutPhase::Waiting), words)
         });
-        told.min_by_key(|(waits, _)| *waits).map(|(_, words)| words)
+        candidates
+            .min_by_key(|(waits, _)| *waits)
+            .map(|(_, words)| words)
     }
 }
 

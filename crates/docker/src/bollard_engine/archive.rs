@@ -46,8 +46,8 @@ impl BollardEngine {
             }
             // Only an answer to GET says why.
             Err(error @ EngineError::Api { status: 500.., .. }) => {
-                let told = self.open_download(id, path).await;
-                Err(told.err().unwrap_or(error))
+                let download = self.open_download(id, path).await;
+                Err(download.err().unwrap_or(error))
             }
             Err(error) => Err(error),
         }

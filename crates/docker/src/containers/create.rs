@@ -195,7 +195,7 @@ impl Containers {
             .and_then(|c| c.image.clone())
             .unwrap_or_default();
         self.index
-            .told_created(&id, ours.clone(), &image, Timestamp::now());
+            .note_created(&id, ours.clone(), &image, Timestamp::now());
         self.index.inspected(&id, u64::MAX, &found, "");
         let state = self.index.get(&id).map(|record| record.state);
         let is_sandbox = matches!(ours.kind, Kind::Sandbox { .. });

@@ -361,7 +361,7 @@ impl State {
     }
 
     /// Ends a running container; one that doesn't run is left alone.
-    pub(super) fn end(&mut self, id: &str, code: i64, oom: bool, told: bool) {
+    pub(super) fn end(&mut self, id: &str, code: i64, oom: bool, emits_events: bool) {
         let Some(index) = self.index(id) else { return };
         if self.containers[index].phase != Phase::Running {
             return;
@@ -376,7 +376,7 @@ impl State {
         container.ip = None;
         let id = container.id.clone();
         self.end_execs(&id);
-        if told {
+        if emits_events {
             if oom {
                 self.emit(index, "oom", &[]);
             }

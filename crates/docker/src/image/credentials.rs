@@ -85,13 +85,13 @@ impl NodeCredentials {
             Ok(config) => (config, None),
             Err(problem) => (DockerConfig::default(), Some(problem)),
         };
-        let mut told = self.problem.lock();
-        if *told != problem {
+        let mut reported = self.problem.lock();
+        if *reported != problem {
             match &problem {
                 Some(problem) => occurrences::docker_config_unusable(problem),
                 None => occurrences::docker_config_mended(directory),
             }
-            *told = problem;
+            *reported = problem;
         }
         config
     }

@@ -80,7 +80,7 @@ impl ProgressBoard {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let key = (image.to_owned(), number);
         self.pulls.lock().insert(key.clone(), Pull::default());
-        self.tell();
+        self.notify();
         BoardEntry { board: self, key }
     }
 
@@ -89,7 +89,7 @@ impl ProgressBoard {
         self.changes.subscribe()
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
@@ -128,7 +128,7 @@ impl BoardEntry<'_> {
         if let Some(pull) = self.board.pulls.lock().get_mut(&self.key) {
             change(pull);
         }
-        self.board.tell();
+        self.board.notify();
     }
 
     /// How far it is.
@@ -141,7 +141,7 @@ impl BoardEntry<'_> {
 impl Drop for BoardEntry<'_> {
     fn drop(&mut self) {
         self.board.pulls.lock().remove(&self.key);
-        self.board.tell();
+        self.board.notify();
     }
 }
 

@@ -99,17 +99,17 @@ impl Index {
             if state.gone.contains_key(&id) {
                 continue;
             }
-            let told = listed_state(summary.state);
-            if told == ContainerState::Exited && state.records.is_known_ended(&id, now) {
+            let listed = listed_state(summary.state);
+            if listed == ContainerState::Exited && state.records.is_known_ended(&id, now) {
                 continue;
             }
             let known = state.records.change(&id, |record| {
                 record.touched = now;
                 record.name_image(summary.image_id.as_deref());
-                advance_by_list(record, told);
+                advance_by_list(record, listed);
             });
             if known.is_none() {
-                let record = from_summary(id, ours, &summary, told, now);
+                let record = from_summary(id, ours, &summary, listed, now);
                 state.records.insert(record);
             }
         }
@@ -152,7 +152,7 @@ impl Index {
     }
 
     /// Handles a `create` event: a container of ours was created, most likely by this process.
-    pub(crate) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
+    pub(crate) fn note_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
         let mut state = self.state.lock();
         let now = state.tick();
         if state.gone.contains_key(id) {

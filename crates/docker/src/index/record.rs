@@ -122,9 +122,9 @@ pub(super) fn needs_address(ours: &OurContainer) -> bool {
     )
 }
 
-pub(super) fn text(told: Option<&str>, known: &Arc<str>) -> Arc<str> {
-    match told {
-        Some(told) if !told.is_empty() => told.into(),
+pub(super) fn text(seen: Option<&str>, known: &Arc<str>) -> Arc<str> {
+    match seen {
+        Some(seen) if !seen.is_empty() => seen.into(),
         _ => Arc::clone(known),
     }
 }
@@ -146,9 +146,9 @@ pub(super) fn listed_state(state: Option<ContainerSummaryStateEnum>) -> Containe
     }
 }
 
-pub(super) fn advance_by_list(record: &mut Record, told: ContainerState) {
+pub(super) fn advance_by_list(record: &mut Record, listed: ContainerState) {
     use ContainerState as S;
-    match (record.state, told) {
+    match (record.state, listed) {
         (S::Created, S::Running) => {
             record.state = S::Running;
             record.stale = true;
@@ -172,7 +172,7 @@ pub(super) fn from_summary(
     id: Arc<str>,
     ours: OurContainer,
     summary: &ContainerSummary,
-    told: ContainerState,
+    listed: ContainerState,
     now: u64,
 ) -> Record {
     let created_at = summary
@@ -180,8 +180,8 @@ pub(super) fn from_summary(
         .and_then(|seconds| Timestamp::from_second(seconds).ok())
         .unwrap_or(Timestamp::UNIX_EPOCH);
     let mut record = Record::new(id, ours, created_at);
-    record.state = told;
-    record.ran_before = told == ContainerState::Running;
+    record.state = listed;
+    record.ran_before = listed == ContainerState::Running;
     record.image = text(summary.image.as_deref(), &record.image);
     record.name_image(summary.image_id.as_deref());
     // A list says neither when it started or ended, nor whether a created one failed to start.

@@ -58,7 +58,7 @@ pub(crate) struct HostPorts {
     /// The host's side of the network, once it was read.
     side: parking_lot::Mutex<Option<HostSide>>,
     /// Whether it was said that flows can't be forgotten.
-    is_told: AtomicBool,
+    flow_failure_logged: AtomicBool,
     /// Whether there are rules of ours, which another program may remove.
     are_led: watch::Sender<bool>,
     /// Notified when a check of the rules in the kernel is requested.
@@ -97,7 +97,7 @@ impl HostPorts {
             table,
             state: Mutex::default(),
             side: parking_lot::Mutex::default(),
-            is_told: AtomicBool::new(false),
+            flow_failure_logged: AtomicBool::new(false),
             are_led: watch::Sender::new(false),
             asked: Notify::new(),
         }

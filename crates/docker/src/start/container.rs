@@ -14,7 +14,7 @@ use super::super::translate::{
     seccomp_wanted,
 };
 use super::images::Images;
-use super::{EngineError, Round, Start, Starter, Up, names_oom_score, runtime_error, tell_notes};
+use super::{EngineError, Round, Start, Starter, Up, names_oom_score, report_notes, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, Pod, PodUid};
 use mirrorlet_core::observed::ContainerState;
@@ -269,7 +269,7 @@ impl Starter {
             let making = self.request(round, start, container, prepared, &images);
             let request = round.cancel.run_until_cancelled(making).await;
             let (request, room) = request.unwrap_or_else(|| Err(cancelled()))?;
-            tell_notes(&self.telemetry, round.pod, &request.notes);
+            report_notes(&self.telemetry, round.pod, &request.notes);
             let created = self.containers.create(request, image_name, None).await;
             drop(room);
             match created {

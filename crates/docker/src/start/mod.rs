@@ -240,7 +240,7 @@ impl Starter {
             let up = turn.bound(starting).await;
             drop(turn);
             if let Ok(ips) = &up {
-                self.tell_sandbox(pod, &id, ips);
+                self.report_sandbox(pod, &id, ips);
             }
             up
         }
@@ -389,16 +389,16 @@ fn names_oom_score(error: &EngineError) -> bool {
 }
 
 /// Logs what a request does otherwise than asked.
-fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
+fn report_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
     for note in notes {
         // Every pod that names no DNS policy wants the cluster's, and a box has none; a pod of a
         // cluster has a right to know.
-        let tell = if note.reason == MISSING_CLUSTER_DNS && !is_api_pod(pod) {
+        let report = if note.reason == MISSING_CLUSTER_DNS && !is_api_pod(pod) {
             occurrences::usual_note
         } else {
             occurrences::note
         };
-        telemetry.about(pod, |of| tell(of, note.reason, &note.message));
+        telemetry.about(pod, |of| report(of, note.reason, &note.message));
     }
 }
 

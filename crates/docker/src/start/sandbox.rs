@@ -14,7 +14,7 @@ use super::super::translate::{
     CgroupDriver, Kind, SandboxInput, forwarded_ports, hosts_file, pod_cgroup_limits,
     sandbox_request,
 };
-use super::{Since, Starter, Turn, names_oom_score, runtime_error, tell_notes};
+use super::{Since, Starter, Turn, names_oom_score, report_notes, runtime_error};
 use mirrorlet_core::admit::HOST_PORT_CONFLICT;
 use mirrorlet_core::api::{ContainerId, Pod, PodUid, keys};
 use mirrorlet_core::resources::{CgroupLimits, of_pod};
@@ -60,7 +60,7 @@ impl Starter {
             let created = turn.bound(creating).await?;
             match created {
                 Ok(id) => {
-                    self.tell_twin(pod);
+                    self.report_twin(pod);
                     return Ok(Some((id, turn)));
                 }
                 // The image was removed behind our back, by `docker image prune -a` say.
@@ -102,14 +102,14 @@ impl Starter {
             engine: &facts,
         })
         .map_err(|error| sandbox_error(error.to_string()))?;
-        tell_notes(&self.telemetry, pod, &request.notes);
+        report_notes(&self.telemetry, pod, &request.notes);
         let made = self.containers.create(request, image, Some(since)).await;
         // An existing one is adopted: its start may be in progress.
         Ok(made.map(Made::into_id))
     }
 
     /// Reports a pod that another agent on the Engine runs, too.
-    fn tell_twin(&self, pod: &Pod) {
+    fn report_twin(&self, pod: &Pod) {
         let uid = PodUid::of(pod);
         if self.containers.twins.lock().remove(&uid) {
             let message = format!(
@@ -241,8 +241,8 @@ impl Starter {
         // Perhaps its network has gone since it was seen last.
         self.networks.network.forget();
         self.networks.host_ports.forget();
-        let told = self.networks.explain_start(error).await;
-        if let Some(conflict) = &told.conflict {
+        let explained = self.networks.explain_start(error).await;
+        if let Some(conflict) = &explained.conflict {
             self.telemetry.about(pod, |of| {
                 occurrences::note(of, HOST_PORT_CONFLICT, conflict);
             });
@@ -253,12 +253,12 @@ impl Starter {
             retry_after: learnt.then_some(std::time::Duration::ZERO),
             ..SyncError::new(
                 reason_of(error, SyncErrorReason::CreatePodSandboxError),
-                told.message,
+                explained.message,
             )
         }
     }
 
-    pub(super) fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
+    pub(super) fn report_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
         self.telemetry.about(pod, |of| {
             occurrences::sandbox_created(of, &ContainerId::docker(id), ips);
         });

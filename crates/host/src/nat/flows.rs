@@ -145,7 +145,7 @@ fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<ConntrackAttribute>,
         match attribute {
             ConntrackAttribute::CtaTupleOrig(tuple) => sent = Some(tuple),
             ConntrackAttribute::CtaTupleReply(tuple) => answered = Some(tuple),
-            ConntrackAttribute::CtaProtoInfo(parts) => is_closed = parts.iter().any(tells_closed),
+            ConntrackAttribute::CtaProtoInfo(parts) => is_closed = parts.iter().any(is_tcp_closed),
             other if other.kind() == CTA_ID => id = Some(other),
             _ => {}
         }
@@ -161,7 +161,7 @@ fn flow(attributes: Vec<ConntrackAttribute>) -> Option<(Vec<ConntrackAttribute>,
     Some(([sent].into_iter().chain(id).collect(), flow))
 }
 
-fn tells_closed(part: &ProtoInfo) -> bool {
+fn is_tcp_closed(part: &ProtoInfo) -> bool {
     let is_closed =
         |part: &ProtoInfoTCP| matches!(part, ProtoInfoTCP::State(state) if CLOSED.contains(state));
     matches!(part, ProtoInfo::TCP(parts) if parts.iter().any(is_closed))
@@ -343,7 +343,7 @@ mod tests {
         for state in 0..10 {
             let parts = ProtoInfo::TCP(vec![ProtoInfoTCP::State(state)]);
             // SYN_SENT to CLOSE_WAIT may still carry data, and TIME_WAIT is looked up anew.
-            assert_eq!(tells_closed(&parts), [6, 8].contains(&state), "{state}");
+            assert_eq!(is_tcp_closed(&parts), [6, 8].contains(&state), "{state}");
         }
     }
 }

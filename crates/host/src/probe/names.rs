@@ -125,7 +125,7 @@ impl Names {
         if let Some(waiting) = under_way.get(host) {
             return Ok(waiting.clone());
         }
-        let (tell, waiting) = watch::channel(None);
+        let (sender, waiting) = watch::channel(None);
         let (names, name) = (self.clone(), host.to_owned());
         let thread = std::thread::Builder::new()
             .name("resolve".to_owned())
@@ -133,10 +133,10 @@ impl Names {
         thread.spawn(move || {
             let found = (names.look_up)(&name);
             names.under_way.lock().remove(&name);
-            let told = found.map(Arc::from);
+            let answer = found.map(Arc::from);
             // Released before the answer is delivered, so that its receiver can look up the next name.
             drop(permits);
-            tell.send_replace(Some(told.map_err(Arc::new)));
+            sender.send_replace(Some(answer.map_err(Arc::new)));
         })?;
         under_way.insert(host.to_owned(), waiting.clone());
         Ok(waiting)

@@ -351,8 +351,8 @@ impl Story {
                 && known.message == entry.message
         };
         let mut newest = self.entries.iter().rev().take(AGAIN_WITHIN);
-        if let Some(told) = newest.find(again).map(|known| known.number) {
-            self.entries.retain(|known| known.number != told);
+        if let Some(repeated) = newest.find(again).map(|known| known.number) {
+            self.entries.retain(|known| known.number != repeated);
             self.bytes -= bytes(entry);
         }
         if self.entries.len() == STORY_MAX {

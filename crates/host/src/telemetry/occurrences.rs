@@ -161,10 +161,10 @@ pub fn server_failed(server: &str, error: &str) {
 }
 
 /// The host lacks something that the agent needs. Call it when that is found.
-pub fn host_access_lacking(telemetry: &Telemetry, lack: &MissingAccess) {
-    let message = format!("{}; {}", lack.message, lack.help);
+pub fn host_access_missing(telemetry: &Telemetry, missing: &MissingAccess) {
+    let message = format!("{}; {}", missing.message, missing.help);
     telemetry.node_event(Kind::Warning, "MissingHostAccess", message.as_str());
-    tracing::error!(reason = lack.need.as_str(), "{message}");
+    tracing::error!(reason = missing.need.as_str(), "{message}");
 }
 
 /// Reports that missing access to the host is available again.

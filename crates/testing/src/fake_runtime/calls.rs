@@ -323,7 +323,7 @@ impl Runtime for FakeRuntime {
             for removal in removals {
                 if let Ok(Some(event)) = s.model.remove(&removal.uid, &removal.id) {
                     *outcome.removed.entry(removal.cause).or_default() += 1;
-                    s.tell(&removal.uid, event);
+                    s.emit(&removal.uid, event);
                 }
             }
         });
@@ -343,7 +343,7 @@ impl Runtime for FakeRuntime {
             s.witness(&format!("{uid}: deleted"));
             s.model.pods.remove(uid);
             s.model.beside.remove(uid);
-            s.tell(uid, PodEventKind::ContainerRemoved);
+            s.emit(uid, PodEventKind::ContainerRemoved);
             Ok(())
         })?;
         self.lost_answer("delete_pod").map_or(Ok(()), Err)

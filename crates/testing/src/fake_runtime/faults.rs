@@ -162,7 +162,7 @@ impl FakeRuntime {
         self.change(|s| {
             if s.model.end(uid, id, exit_code, now) {
                 s.witness(&format!("{uid}: a container crashes"));
-                s.tell(uid, PodEventKind::ContainerDied);
+                s.emit(uid, PodEventKind::ContainerDied);
             }
         });
     }

@@ -101,9 +101,9 @@ struct State {
 
 /// Receives each action on pods.
 #[derive(Clone, Default)]
-struct Witness(Option<Arc<TellWitness>>);
+struct Witness(Option<Arc<WitnessFn>>);
 
-type TellWitness = dyn Fn(&str) + Send + Sync;
+type WitnessFn = dyn Fn(&str) + Send + Sync;
 
 impl fmt::Debug for Witness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -330,7 +330,7 @@ impl FakeRuntime {
             });
             let ended = id.is_some_and(|id| s.model.end(uid, &id, exit_code, now));
             if ended {
-                s.tell(uid, PodEventKind::ContainerDied);
+                s.emit(uid, PodEventKind::ContainerDied);
             }
             ended
         });
@@ -346,7 +346,7 @@ impl FakeRuntime {
         let lost = self.change(|s| {
             let lost = s.model.lose_sandbox(uid);
             if lost {
-                s.tell(uid, PodEventKind::ContainerDied);
+                s.emit(uid, PodEventKind::ContainerDied);
             }
             lost
         });
@@ -412,7 +412,7 @@ impl State {
         }
     }
 
-    fn tell(&mut self, uid: &PodUid, what: PodEventKind) {
+    fn emit(&mut self, uid: &PodUid, what: PodEventKind) {
         self.send(&PodEvent::Changed {
             uid: uid.clone(),
             what,

@@ -32,7 +32,7 @@ impl FakeRuntime {
             s.witness(&format!("{}: killed", running.uid));
             let outcome = s.model.kill(running, now);
             for event in outcome.events {
-                s.tell(&running.uid, event);
+                s.emit(&running.uid, event);
             }
             outcome.results
         })
@@ -137,7 +137,7 @@ impl State {
             if error.reason == SyncErrorReason::RunContainerError && !error.passing {
                 let restarts = (*restart_count, *pod_restarts);
                 self.model.fail_start(pod, name, *role, restarts, now);
-                self.tell(&uid, PodEventKind::ContainerDied);
+                self.emit(&uid, PodEventKind::ContainerDied);
             }
             let action = SyncAction::StartContainer;
             return vec![SyncResult::failed(action, &**name, error)];
@@ -170,7 +170,7 @@ impl State {
             }
         }
         for event in outcome.events {
-            self.tell(&uid, event);
+            self.emit(&uid, event);
         }
         outcome.results
     }

@@ -22,11 +22,12 @@ fn jobs_have_no_rollouts() {
             "start a run with: mirrorlet run-job shop/every",
         ),
     ] {
-        let error = whom(text, &[], &Merged::default(), &[], &JobStates::default()).unwrap_err();
+        let error =
+            rollout_target(text, &[], &Merged::default(), &[], &JobStates::default()).unwrap_err();
         assert_eq!(error.to_string(), words);
         assert_eq!(error.help.as_deref(), Some(help));
     }
-    let error = whom(
+    let error = rollout_target(
         "deployment/web",
         &[],
         &Merged::default(),
@@ -83,15 +84,17 @@ fn a_workload_is_named_by_its_name_alone() {
         ),
     ] {
         let found =
-            whom(text, &[], &merged, &[], &JobStates::default()).map(|target| match target {
-                RolloutTarget::Workload(key) => key.to_string(),
-                RolloutTarget::Pod(name) => panic!("{text}: {name}"),
-            });
+            rollout_target(text, &[], &merged, &[], &JobStates::default()).map(
+                |target| match target {
+                    RolloutTarget::Workload(key) => key.to_string(),
+                    RolloutTarget::Pod(name) => panic!("{text}: {name}"),
+                },
+            );
         let found = found.map_err(|error| error.to_string());
         // workloads 27
         assert_eq!(found, expected.map(str::to_owned), "{text}");
     }
-    let error = whom("db", &[], &merged, &[], &JobStates::default()).unwrap_err();
+    let error = rollout_target("db", &[], &merged, &[], &JobStates::default()).unwrap_err();
     let help = "name one of them, for example statefulset/default/db";
     assert_eq!(error.help.as_deref(), Some(help));
 }
@@ -109,7 +112,7 @@ fn a_workload_without_pods_is_known_and_has_no_revisions() {
         held: false,
     });
     let found = |text: &str| {
-        whom(
+        rollout_target(
             text,
             &[],
             &Merged::default(),

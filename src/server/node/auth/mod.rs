@@ -139,7 +139,7 @@ pub(in crate::server) struct Gate {
     metrics: Metrics,
     /// Whether it was reported that the API server doesn't say. Once is enough: strangers can ask as
     /// often as they like.
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 mirrorlet_core::partial_debug!(Gate);
@@ -188,7 +188,7 @@ impl Gate {
             token_reviews: Turns::new(TOKEN_REVIEWS),
             access_reviews: Turns::new(ACCESS_REVIEWS),
             metrics,
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
         }
     }
 
@@ -269,7 +269,7 @@ impl Gate {
         let reviewed = self.reviewer.review_token(token).await;
         // A review that failed is made again for the next request.
         let user = reviewed.map_err(|error| {
-            self.tell(&error);
+            self.report(&error);
             Refused::Unauthorized
         })?;
         let mut tokens = self.tokens.lock();
@@ -299,13 +299,13 @@ impl Gate {
         }
         let reviewed = self.reviewer.review_access(user, verb, subresource).await;
         let may = reviewed.map_err(|error| {
-            self.tell(&error);
+            self.report(&error);
             let name = &user.name;
             Refused::Unknown(format!(
                 "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
             ))
         })?;
-        self.told.store(false, Ordering::Relaxed);
+        self.reported.store(false, Ordering::Relaxed);
         let mut verdicts = self.verdicts.lock();
         if may {
             verdicts.let_in.put(key, may, ALLOWED_TTL, Instant::now());
@@ -321,8 +321,8 @@ impl Gate {
     }
 
     /// Reports that the API server gives no answer, when that begins.
-    fn tell(&self, error: &ReviewError) {
-        if !self.told.swap(true, Ordering::Relaxed) {
+    fn report(&self, error: &ReviewError) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
             occurrences::access_unknown(&error.0);
         }
     }

@@ -87,7 +87,7 @@ pub(super) struct CertificateTask {
     addresses: Option<Reader<Vec<IpAddr>>>,
     source: Source,
     /// The problem reported last.
-    told: Option<String>,
+    reported: Option<String>,
     /// When to replace a self-signed certificate, if one is in use.
     renew_at: Timestamp,
     metrics: Metrics,
@@ -140,13 +140,13 @@ impl CertificateTask {
             None => self_signed(&names, now)?,
         };
         let served = Arc::new(Served::new(first));
-        tell_end(&metrics, &served.get());
+        set_end_metrics(&metrics, &served.get());
         let task = Self {
             served: Arc::clone(&served),
             names,
             addresses: None,
             source,
-            told: None,
+            reported: None,
             renew_at,
             metrics,
         };
@@ -233,19 +233,19 @@ impl CertificateTask {
         };
         match better {
             // The files are valid again: a further failure is reported.
-            Ok(None) if matches!(self.source, Source::Files { .. }) => self.told = None,
+            Ok(None) if matches!(self.source, Source::Files { .. }) => self.reported = None,
             Ok(None) => {}
             Ok(Some(better)) => {
-                self.told = None;
+                self.reported = None;
                 self.show(better, Timestamp::MAX);
             }
             // Replaced files that don't match yet, or no signer: the current one stays.
-            Err(error) => self.tell(&error),
+            Err(error) => self.report(&error),
         }
         if now >= self.renew_at {
             match self_signed(&self.names, now) {
                 Ok((made, renew_at)) => self.show(made, renew_at),
-                Err(error) => self.tell(&error),
+                Err(error) => self.report(&error),
             }
         }
         pause
@@ -253,23 +253,23 @@ impl CertificateTask {
 
     /// Shows another one from now on.
     fn show(&mut self, certificate: CertifiedKey, renew_at: Timestamp) {
-        tell_end(&self.metrics, &certificate);
+        set_end_metrics(&self.metrics, &certificate);
         self.served.replace(certificate);
         self.renew_at = renew_at;
         occurrences::node_certificate_replaced();
     }
 
-    fn tell(&mut self, error: &CertificateError) {
+    fn report(&mut self, error: &CertificateError) {
         let words = error.to_string();
-        if self.told.as_ref() != Some(&words) {
+        if self.reported.as_ref() != Some(&words) {
             occurrences::node_certificate_unusable(&words);
-            self.told = Some(words);
+            self.reported = Some(words);
         }
     }
 }
 
 /// Sets its end and its lifetime in the metrics.
-fn tell_end(metrics: &Metrics, certificate: &CertifiedKey) {
+fn set_end_metrics(metrics: &Metrics, certificate: &CertifiedKey) {
     let leaf = certificate.cert.first().and_then(|der| Leaf::read(der));
     if let Some(leaf) = leaf {
         metrics.set_serving_certificate(&leaf.validity());

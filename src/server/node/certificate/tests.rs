@@ -123,11 +123,11 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
         "a new certificate beside the old key"
     );
     // node-api 9
-    assert!(task.told.is_some());
+    assert!(task.reported.is_some());
     files.write("tls.key", &key);
     task.look(Timestamp::now()).await;
     assert_eq!(leaf(&served).common_name, "two");
-    assert!(task.told.is_none());
+    assert!(task.reported.is_none());
 
     for nonsense in [
         "",
@@ -136,12 +136,12 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
     ] {
         files.write("tls.crt", nonsense);
         task.look(Timestamp::now()).await;
-        assert!(task.told.is_some(), "{nonsense:?}");
+        assert!(task.reported.is_some(), "{nonsense:?}");
         assert_eq!(leaf(&served).common_name, "two");
         // The one in use again: the next failure is told, though it may be the same.
         files.write("tls.crt", &certificate);
         task.look(Timestamp::now()).await;
-        assert!(task.told.is_none(), "{nonsense:?}");
+        assert!(task.reported.is_none(), "{nonsense:?}");
     }
 }
 
@@ -181,10 +181,13 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
     let at = |seconds: u64| start.checked_add(Duration::from_secs(seconds)).unwrap();
     task.look(at(0)).await;
     task.look(at(2)).await;
-    assert_eq!(task.told, None, "an approver that is a program has time");
+    assert_eq!(
+        task.reported, None,
+        "an approver that is a program has time"
+    );
     task.look(at(61)).await;
     let name = cluster.requests.lock().unwrap()[0].clone();
-    let told = task.told.clone().unwrap();
+    let told = task.reported.clone().unwrap();
     // node-api 9
     assert!(
         told.contains(&format!("kubectl certificate approve {name}")),
@@ -192,7 +195,7 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
     );
     *cluster.outcome.lock().unwrap() = Some(Outcome::Refused("Denied (ByHand): no".to_owned()));
     assert_eq!(task.look(at(70)).await, Duration::from_mins(1));
-    let told = task.told.clone().unwrap();
+    let told = task.reported.clone().unwrap();
     assert!(
         told.contains(&format!("{name}: Denied (ByHand): no")),
         "{told}"

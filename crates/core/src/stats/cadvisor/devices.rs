@@ -101,11 +101,11 @@ pub(super) fn processes(page: &mut Page, all: &[Series<'_>]) {
 }
 
 pub(super) fn pressure(page: &mut Page, all: &[Series<'_>]) {
-    let told = |series: &Series<'_>| {
+    let has_pressure = |series: &Series<'_>| {
         let detail = series.usage.detail.as_ref();
         detail.is_some_and(|detail| detail.pressure.is_some())
     };
-    if !all.iter().any(told) {
+    if !all.iter().any(has_pressure) {
         return;
     }
     for (at, what) in ["cpu", "memory", "io"].into_iter().enumerate() {

@@ -68,7 +68,7 @@ impl HostPorts {
         }
         let forgotten = disk::blocking(move || nat::forget_flows(&forwards, &which)).await;
         if let Err(error) = forgotten
-            && !self.is_told.swap(true, Ordering::Relaxed)
+            && !self.flow_failure_logged.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
                 error = %error,

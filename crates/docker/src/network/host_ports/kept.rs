@@ -122,10 +122,10 @@ fn subscribed(table: &str) -> Option<Changes> {
 
 /// Waits until the rules may have been changed.
 async fn changed(changes: &mut Option<Changes>) {
-    let Some(told) = changes else {
+    let Some(watch) = changes else {
         return tokio::time::sleep(LOOK_PERIOD).await;
     };
-    if let Err(error) = told.next().await {
+    if let Err(error) = watch.next().await {
         tracing::debug!(error = %error, "failed to watch the rules for host ports");
         *changes = None;
     }

@@ -37,12 +37,12 @@ pub fn mirror_deleted(of: PodTelemetry<'_>, mirror: &PodUid, reason: &str, final
 pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
     let story = format!("mirror pod not created, {kind}: {message}");
     of.event(None, Kind::Trace, "MirrorRefused", story);
-    let told = format!(
+    let event_message = format!(
         "Mirror pod of {} not created, {kind}: {message}",
         Shown(of.name)
     );
     of.telemetry
-        .node_event(Kind::Warning, "MirrorPodRefused", told);
+        .node_event(Kind::Warning, "MirrorPodRefused", event_message);
     of.telemetry.metrics.mirror_written("refused");
     log!(warn: of, reason = kind, error = message, "failed to create the mirror pod; retrying");
 }
@@ -51,9 +51,9 @@ pub fn mirror_refused(of: PodTelemetry<'_>, kind: &str, message: &str) {
 pub fn mirror_mended(of: PodTelemetry<'_>, kind: &str) {
     let story = format!("mirror pod problem resolved: {kind}");
     of.event(None, Kind::Trace, "MirrorMended", story);
-    let told = format!("Mirror pod of {} exists again", Shown(of.name));
+    let event_message = format!("Mirror pod of {} exists again", Shown(of.name));
     of.telemetry
-        .node_event(Kind::Normal, "MirrorPodRecovered", told);
+        .node_event(Kind::Normal, "MirrorPodRecovered", event_message);
     log!(info: of, reason = kind, "mirror pod problem resolved");
 }
 
@@ -196,16 +196,16 @@ pub fn client_certificate_requested(request: &str) {
 
 /// There is a new client certificate.
 pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
-    let told = format!("The client certificate was issued; it is valid until {ends}");
-    telemetry.node_event(Kind::Normal, "ClientCertificateIssued", told);
+    let event_message = format!("The client certificate was issued; it is valid until {ends}");
+    telemetry.node_event(Kind::Normal, "ClientCertificateIssued", event_message);
     tracing::info!("the client certificate was issued; it is valid until {ends}");
 }
 
 /// A new client certificate is due and was not issued; the agent keeps requesting it. Call it when that
 /// begins, or its cause changes. `is_needed` says whether there is no certificate at all.
 pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
-    let told = format!("Failed to obtain a client certificate: {error}");
-    telemetry.node_event(Kind::Warning, "ClientCertificateNotIssued", told);
+    let event_message = format!("Failed to obtain a client certificate: {error}");
+    telemetry.node_event(Kind::Warning, "ClientCertificateNotIssued", event_message);
     if is_needed {
         tracing::error!(
             error,
@@ -221,8 +221,8 @@ pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed
 
 /// The client certificate has expired and must be replaced by hand, as `help` says. Call it once.
 pub fn client_certificate_expired(telemetry: &Telemetry, ended: Timestamp, help: &str) {
-    let told = format!("The client certificate expired at {ended}; {help}");
-    telemetry.node_event(Kind::Warning, "ClientCertificateExpired", told);
+    let event_message = format!("The client certificate expired at {ended}; {help}");
+    telemetry.node_event(Kind::Warning, "ClientCertificateExpired", event_message);
     tracing::error!("the client certificate expired at {ended}; {help}");
 }
 

@@ -198,20 +198,20 @@ pub fn image_failed(
     took: Duration,
     error: &SyncError,
 ) {
-    let tell = |kind, reason: &str, message: &str| {
+    let report = |kind, reason: &str, message: &str| {
         of.event(Some(container), kind, reason, message);
     };
     let failed = || {
         let message = format!("Error: {}", error.reason);
-        tell(Kind::Warning, "Failed", &message);
+        report(Kind::Warning, "Failed", &message);
     };
     let backs_off = || {
         let message = format!("Back-off pulling image {image:?}");
-        tell(Kind::Normal, "BackOff", &message);
+        report(Kind::Normal, "BackOff", &message);
     };
     match error.reason {
         SyncErrorReason::ErrImagePull | SyncErrorReason::RegistryUnavailable => {
-            tell(Kind::Warning, "Failed", &error.message);
+            report(Kind::Warning, "Failed", &error.message);
             failed();
             if error.retry_after.is_some_and(|wait| !wait.is_zero()) {
                 backs_off();
@@ -223,11 +223,11 @@ pub fn image_failed(
             return failed();
         }
         SyncErrorReason::ErrImageNeverPull => {
-            tell(Kind::Warning, "ErrImageNeverPull", &error.message);
+            report(Kind::Warning, "ErrImageNeverPull", &error.message);
             failed();
         }
         SyncErrorReason::InvalidImageName | SyncErrorReason::ImageInspectError => {
-            tell(Kind::Warning, "InspectFailed", &error.message);
+            report(Kind::Warning, "InspectFailed", &error.message);
             failed();
         }
         // The Engine is away, which is reported of the Node.

@@ -16,7 +16,7 @@ use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason};
 /// The name of a sandbox in messages.
 const SANDBOX: &str = "the pod's sandbox";
 /// Most Engine calls of a round that its story names.
-const CALLS_TOLD: usize = 30;
+const NAMED_CALLS_MAX: usize = 30;
 
 fn trace(of: PodTelemetry<'_>, reason: &str, message: String) {
     of.event(None, Kind::Trace, reason, message);
@@ -203,9 +203,13 @@ pub fn engine_called(of: PodTelemetry<'_>, calls: &[EngineCall]) {
     if calls.is_empty() {
         return;
     }
-    let told = calls.iter().take(CALLS_TOLD).map(ToString::to_string);
-    let mut message = told.collect::<Vec<_>>().join(", ");
-    if let Some(more) = calls.len().checked_sub(CALLS_TOLD).filter(|more| *more > 0) {
+    let named = calls.iter().take(NAMED_CALLS_MAX).map(ToString::to_string);
+    let mut message = named.collect::<Vec<_>>().join(", ");
+    if let Some(more) = calls
+        .len()
+        .checked_sub(NAMED_CALLS_MAX)
+        .filter(|more| *more > 0)
+    {
         let _ = write!(message, " and {more} more");
     }
     trace(of, "EngineCalls", message);
@@ -235,7 +239,7 @@ pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult
             log!(debug: of, error, "sync retried");
             return;
         }
-        tell_failures(of, result);
+        report_failures(of, result);
         let message = format!("failed after {} ms: {error}", millis(took));
         trace(of, "Round", message);
         log!(warn: of, elapsed_ms = millis(took), error, "sync failed; retrying");
@@ -249,7 +253,7 @@ pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult
 
 /// Reports a failure, as upstream's kubelet does where it happens. That the Engine is away is reported
 /// of the Node, not of every pod; what is wrong with an image was reported by its puller.
-fn tell_failures(of: PodTelemetry<'_>, result: &PodSyncResult) {
+fn report_failures(of: PodTelemetry<'_>, result: &PodSyncResult) {
     let warn = |container: Option<&str>, reason: &str, message: String| {
         of.event(container, Kind::Warning, reason, message);
     };

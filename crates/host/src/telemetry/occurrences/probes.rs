@@ -23,7 +23,7 @@ pub struct Probed<'a> {
 }
 
 impl Probed<'_> {
-    fn tell(&self, telemetry: &Telemetry, reason: &str, message: String) {
+    fn report(&self, telemetry: &Telemetry, reason: &str, message: String) {
         let of = telemetry.pod(self.pod, self.uid);
         of.event(Some(self.container), Kind::Warning, reason, message);
     }
@@ -51,14 +51,14 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Success => return,
         Outcome::Warning(why) => {
-            probe.tell(
+            probe.report(
                 telemetry,
                 "ProbeWarning",
                 format!("{kind} probe warning: {why}"),
             );
         }
         Outcome::Failure(why) => {
-            probe.tell(telemetry, UNHEALTHY, format!("{kind} probe failed: {why}"));
+            probe.report(telemetry, UNHEALTHY, format!("{kind} probe failed: {why}"));
         }
     }
     tracing::debug!(
@@ -74,7 +74,7 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
 pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
     probe.count(telemetry, ProbeResult::Unknown);
     let kind = probe.kind;
-    probe.tell(telemetry, UNHEALTHY, format!("{kind} probe errored: {why}"));
+    probe.report(telemetry, UNHEALTHY, format!("{kind} probe errored: {why}"));
     tracing::debug!(
         pod = %Shown(probe.pod),
         uid = %probe.uid,

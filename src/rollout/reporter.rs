@@ -8,7 +8,7 @@ use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
 
 impl Rollouts {
     /// Reports the changes of a rollout, with the UID of the running pod.
-    pub(super) fn tell(&self, name: &FullName, newest: &SourcePod, decision: &Decision) {
+    pub(super) fn report(&self, name: &FullName, newest: &SourcePod, decision: &Decision) {
         let telemetry = &self.options.telemetry;
         let history = &decision.history;
         let uid = history
@@ -24,7 +24,7 @@ impl Rollouts {
             occurrences::rollout_succeeded(telemetry.pod(name, &uid));
         }
         if decision.change == Some(Change::FellBack) {
-            self.tell_fallen_back(name, decision);
+            self.report_fallen_back(name, decision);
         }
         // A version that failed and keeps running fails again and again, with varying messages.
         let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
@@ -56,7 +56,7 @@ impl Rollouts {
     }
 
     /// Reports that the version that ran has failed, which is not the newest any more.
-    fn tell_fallen_back(&self, name: &FullName, decision: &Decision) {
+    fn report_fallen_back(&self, name: &FullName, decision: &Decision) {
         let before = self.histories.get(name).and_then(History::current);
         let Some(uid) = before.map(Revision::uid) else {
             return;

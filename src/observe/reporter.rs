@@ -9,7 +9,7 @@ use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Reports the containers that ended since the last read. Those that had ended at the first read are
 /// not new.
-pub(super) fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
+pub(super) fn report_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;
     }
@@ -29,7 +29,7 @@ pub(super) fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatu
 }
 
 /// Reports what a user did to containers and sandboxes since the last look.
-pub(super) fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
+pub(super) fn report_user_actions(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;
     }
@@ -44,8 +44,9 @@ pub(super) fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus
 
 /// Users' actions on a pod's containers, and on its sandboxes, which have no name.
 fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, UserAction)> {
-    let told = status.by_hand();
-    let told = told.filter(|(_, _, by_hand)| by_hand.what != UserAction::Signalled);
-    told.map(|(id, container, by_hand)| (id, (container, by_hand.what)))
+    let actions = status.by_hand();
+    let actions = actions.filter(|(_, _, by_hand)| by_hand.what != UserAction::Signalled);
+    actions
+        .map(|(id, container, by_hand)| (id, (container, by_hand.what)))
         .collect()
 }
