@@ -17,6 +17,7 @@ mod ledgers;
 mod links;
 mod looks;
 mod manifests;
+mod names;
 mod orders;
 mod plans;
 mod scripts;
