@@ -230,8 +230,8 @@ impl Killer {
         let is_replaced =
             |ours: &OurContainer| stop.is_replaced || !holds.serves(&ours.full_name, &ours.uid);
         let held = match (record, stop.reason) {
-            (Some(Record { ours, .. }), None) if is_replaced(ours) => {
-                holds.begin(ours, stop.pod, stop.name, left).await
+            (Some(record), None) if is_replaced(&record.ours) => {
+                holds.begin(record, stop.pod, stop.name, left).await
             }
             _ => None,
         };

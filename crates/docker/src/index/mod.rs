@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
@@ -230,6 +231,9 @@ impl Index {
         let mut state = self.state.lock();
         let now = state.tick();
         let by_hand = state.records.change(id, |record| {
+            if record.stopped_by_us && begins {
+                record.signalled = Some(Instant::now());
+            }
             let has_hand = record.by_hand.is_some_and(|b| !is_pause(b.what));
             if record.stopped_by_us || (record.ran_before && !begins && !has_hand) {
                 return false;

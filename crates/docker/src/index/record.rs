@@ -11,6 +11,7 @@ use bollard::models::{
     ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
     ContainerSummary, ContainerSummaryStateEnum, EndpointSettings, PortMap,
 };
+use tokio::time::Instant;
 
 use super::super::image::id_of_local;
 use super::super::termination;
@@ -47,6 +48,8 @@ pub(crate) struct Record {
     /// Whether this agent has stopped it, so that the Engine's reports about it are not about a user's
     /// action.
     pub(super) stopped_by_us: bool,
+    /// When the Engine last reported a signal that may begin the stop by this agent.
+    pub(crate) signalled: Option<Instant>,
     /// Whether it was started before this agent subscribed: an earlier agent may have begun to stop it.
     pub(super) ran_before: bool,
     /// Path of its termination message on the node.
@@ -83,6 +86,7 @@ impl Record {
             published: None,
             by_hand: None,
             stopped_by_us: false,
+            signalled: None,
             ran_before: false,
             termination_log: None,
             resolv_conf: None,

@@ -528,6 +528,26 @@ fn a_stop_that_was_begun_before_this_agent_listened_is_no_persons_doing() {
 }
 
 #[test]
+fn the_signal_of_a_stop_is_noted_when_the_engine_reports_it() {
+    let index = Index::default();
+    index.created(created());
+    index.started(ID, at(1));
+    let tell = |signal: &str| {
+        let mut event = event("kill", 2);
+        let attributes = event.actor.as_mut().and_then(|a| a.attributes.as_mut());
+        let signal = signal.to_owned();
+        attributes.unwrap().insert("signal".to_owned(), signal);
+        events::apply(&index, OWNER, &event);
+        index.get(ID).unwrap().signalled
+    };
+    assert_eq!(tell("15"), None, "a user's");
+    index.stopping(ID);
+    assert_eq!(tell("9"), None, "the end of a stop");
+    // rollouts S6
+    assert!(tell("15").is_some());
+}
+
+#[test]
 fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
     let running = || {
         let index = Index::default();

@@ -6,6 +6,9 @@
 //! [`HeldPorts`] renews. [`Gap`] decides whether a port is held. An agent that finds a version stopped,
 //! or about to be, and its successor not accepting connections yet continues the hold.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +23,7 @@ use tokio::time::Instant;
 
 use super::super::containers::Containers;
 use super::super::index::Record;
-use super::super::translate::{ForwardedPort, Kind, OurContainer, led_ports_of};
+use super::super::translate::{ForwardedPort, Kind, led_ports_of};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::Gap;
@@ -79,6 +82,7 @@ struct Between {
 /// A container that was signalled to end.
 #[derive(Debug, Clone)]
 struct Stop {
+    id: Arc<str>,
     uid: PodUid,
     /// The port of it, where it is known.
     port: Option<u16>,
@@ -193,7 +197,7 @@ impl Holds {
     /// absent for a pod that an earlier agent started.
     pub(crate) async fn begin(
         &self,
-        container: &OurContainer,
+        record: &Record,
         pod: Option<&Arc<Pod>>,
         name: &str,
         left: Duration,
@@ -201,6 +205,7 @@ impl Holds {
         if !self.is_kept.load(Ordering::Relaxed) {
             return None;
         }
+        let container = &record.ours;
         let new = self.with(|state| state.serving.get(&container.full_name).cloned())?;
         let new_uid = PodUid::of(&new);
         if new_uid != container.uid && self.runs(&new_uid) {
@@ -218,6 +223,7 @@ impl Holds {
                 }
                 ports.push(port);
                 let stop = Stop {
+                    id: Arc::clone(&record.id),
                     uid: container.uid.clone(),
                     port: old_port,
                     kill_at,
@@ -317,7 +323,8 @@ impl Holds {
             (Some(ended), _) => ended,
             (None, Some(stop)) => match stop.failed {
                 None => {
-                    let (since, now) = (between.began.elapsed(), Instant::now());
+                    let since = self.since_signal(between.began, &stop.id);
+                    let now = Instant::now();
                     return Gap::Stopping {
                         since,
                         left: stop.kill_at.saturating_duration_since(now),
@@ -360,6 +367,14 @@ impl Holds {
                 since: connected.elapsed(),
             }
         }
+    }
+
+    /// How long ago a container was signalled: counted from the order to stop it, or from the Engine's
+    /// report of the signal, which a busy Engine may send much later.
+    fn since_signal(&self, ordered: Instant, id: &str) -> Duration {
+        let record = self.containers.index.get(id);
+        let signalled = record.and_then(|record| record.signalled);
+        signalled.map_or(ordered, |at| at.max(ordered)).elapsed()
     }
 
     async fn old_accepts(&self, between: &mut Between, stop: &Stop) -> bool {
