@@ -308,11 +308,13 @@ async fn connections_wait_for_a_version_that_is_put_back_before_it_has_stopped()
     bed.write("web.yaml", &text.replace("echo web", "echo two"));
     let ends = |pod: &PodReport| pod.status == "Terminating";
     agent.until_pod("web", ends).await;
-    bed.write("web.yaml", &text);
-    let wanted = |report: &StatusReport| {
+    let waits = |report: &StatusReport| {
         let mut pods = report.pods.iter();
-        !pods.any(|pod| pod.message.contains("the previous pod of this name"))
+        pods.any(|pod| pod.message.contains("the previous pod of this name"))
     };
+    agent.until("the second version to wait", waits).await;
+    bed.write("web.yaml", &text);
+    let wanted = |report: &StatusReport| !waits(report);
     agent
         .until("the first version to be wanted again", wanted)
         .await;

@@ -6,14 +6,15 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::ask;
 
 /// The end of a web server on SIGTERM: it accepts the connections that were made before, then closes
-/// its port, and finishes the answers that it has begun.
+/// its port, and finishes the answers that it has begun. The port must be closed within two seconds of
+/// the signal: connections to a container that accepts them for longer don't wait any more.
 pub const END: &str = "sleep 1; kill $server; sleep 2; exit 0";
 
 /// The script of a web server on port 8080 that answers `says`.
@@ -47,11 +48,14 @@ impl Traffic {
                 let kind = Some(LinkNameSpaceType::Network);
                 move_into_link_name_space(network.as_fd(), kind).unwrap();
             }
-            let mut asked = 0;
+            let (mut asked, start) = (0, Instant::now());
             while !stopped.load(Ordering::Relaxed) {
                 asked += 1;
+                let began = Instant::now();
                 if let Err(error) = ask(at) {
-                    failed.lock().unwrap().push(error);
+                    let (after, took) = (began - start, began.elapsed());
+                    let what = format!("{error}, {took:.3?} after it was asked, at {after:.3?}");
+                    failed.lock().unwrap().push(what);
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
