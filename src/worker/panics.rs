@@ -3,10 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::Command;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::backoff::ExponentialBackoff;
+use mirrorlet_core::ending::{ending, is_api_pod};
+use mirrorlet_core::spec;
 
 /// Pauses before the next worker of a pod. The cause of the panic most likely persists, and each
 /// panic is logged.
@@ -56,6 +60,34 @@ impl Panics {
     }
 }
 
+/// Waits for a newer order that ends the pause: to end the pod, or a user's order or edit of a manifest's
+/// pod. Others don't: an API pod changes with each status that its worker reports, and with each edit
+/// of a tenant.
+pub(super) async fn urgent_order(mut orders: watch::Receiver<Command>) {
+    let known = orders.borrow().clone();
+    while orders.changed().await.is_ok() {
+        if is_urgent(&known, &orders.borrow()) {
+            return;
+        }
+    }
+    // The workers end, as does the pause.
+    std::future::pending::<()>().await;
+}
+
+fn is_urgent(known: &Command, order: &Command) -> bool {
+    match (known, order) {
+        (Command::Run(known), Command::Run(pod)) => {
+            let ends = ending(known).is_none() && ending(pod).is_some();
+            let is_new = spec::orders(known) != spec::orders(pod) || known.spec != pod.spec;
+            ends || (is_new && !is_api_pod(pod))
+        }
+        (Command::Fail(..), Command::Fail(..)) | (Command::Stop { .. }, Command::Stop { .. }) => {
+            false
+        }
+        (Command::Run(_) | Command::Fail(..) | Command::Stop { .. }, _) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,13 +103,14 @@ mod tests {
             pauses.push(pause.as_secs());
             tokio::time::advance(pause).await;
         }
+        // pods 48a
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert_eq!(panics.left(&a), Duration::ZERO);
         // Each pod has its own.
         panics.note(&b);
         assert_eq!(panics.left(&b).as_secs(), 1);
         // A worker lived for almost ten minutes, the next one for ten.
-        tokio::time::advance(STABLE_AFTER - Duration::from_secs(1)).await;
+        tokio::time::advance(STABLE_AFTER.saturating_sub(Duration::from_secs(1))).await;
         panics.note(&a);
         assert_eq!(panics.left(&a).as_secs(), 300);
         tokio::time::advance(Duration::from_mins(5) + STABLE_AFTER).await;

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::end::{Rested, STOP_RETRY};
 use super::hold::Held;
+use super::panics::urgent_order;
 use super::state::{Failed, State, Volumes};
 use super::stopping::{StartWait, room_wait};
 use super::{Command, Context, PodView, SharedLocks};
@@ -436,19 +437,18 @@ impl Worker {
     }
 }
 
-/// Runs a worker in a task of its own, after that pause. A newer order ends the pause: it may be to
-/// stop the pod.
+/// Runs a worker in a task of its own, after that pause, which an order to end the pod ends.
 pub(super) fn spawn(
     tasks: &mut JoinSet<Option<Box<Worker>>>,
     worker: Box<Worker>,
     pause: Duration,
     cancel: &CancellationToken,
 ) -> TaskId {
-    let (cancel, mut orders) = (cancel.clone(), worker.commands.clone());
+    let (cancel, orders) = (cancel.clone(), worker.commands.clone());
     let task = tasks.spawn(async move {
         tokio::select! {
             () = cancel.cancelled() => return None,
-            Ok(()) = orders.changed(), if !pause.is_zero() => {}
+            () = urgent_order(orders), if !pause.is_zero() => {}
             () = tokio::time::sleep(pause), if !pause.is_zero() => {}
             () = std::future::ready(()), if pause.is_zero() => {}
         }

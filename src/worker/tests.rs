@@ -779,9 +779,8 @@ async fn an_unwanted_pod_whose_workers_panic_gets_the_next_one_later_each_time()
     bed.fake.assert_no_violations();
 }
 
-/// A pod that has to go doesn't wait for the next worker of a pod that stays.
-#[tokio::test(start_paused = true)]
-async fn a_stop_ends_the_pause_after_a_panic() {
+/// Workers that panic while the first of these is set; the second counts them.
+fn bed_with_panics() -> (Bed, Arc<AtomicBool>, Arc<AtomicU32>) {
     let fake = FakeRuntime::new();
     let (clock, panics) = (fake.clone(), Arc::new(AtomicU32::new(0)));
     let (trap, armed) = (Arc::clone(&panics), Arc::new(AtomicBool::new(false)));
@@ -796,6 +795,45 @@ async fn a_stop_ends_the_pause_after_a_panic() {
             clock.now()
         }),
     );
+    (bed, armed, panics)
+}
+
+/// The API server returns each status that it is sent, as a new version of the pod.
+#[tokio::test(start_paused = true)]
+async fn a_changed_status_does_not_end_the_pause_after_a_panic() {
+    const A: &str = "aaaa0000-0000-4000-8000-000000000001";
+    let (bed, armed, panics) = bed_with_panics();
+    let a = bed::api(A, json!({}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    armed.store(true, Ordering::Relaxed);
+    bed.fake.exit_container(&A.into(), "app", 1);
+    // After 1, 2, 4 … 128 seconds; the next pause takes 256.
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(panics.load(Ordering::Relaxed), 9);
+    for n in 0..9 {
+        let status = json!({"status": {"message": n.to_string()}});
+        bed.want(&[&changed(&a, status)]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // pods 48a
+    assert_eq!(panics.load(Ordering::Relaxed), 9);
+    armed.store(false, Ordering::Relaxed);
+    let ordered = Instant::now();
+    bed.want(&[]);
+    bed.until_gone(A).await;
+    // pods 48a
+    assert!(
+        ordered.elapsed() < Duration::from_mins(1),
+        "{:?}",
+        ordered.elapsed()
+    );
+}
+
+/// A pod that has to go doesn't wait for the next worker of a pod that stays.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_pause_after_a_panic() {
+    let (bed, armed, panics) = bed_with_panics();
     bed.want(&[&pod("a")]);
     bed.until_runs("a").await;
     armed.store(true, Ordering::Relaxed);
