@@ -26,6 +26,9 @@ const HEADER: &str = "\n# Pods and Services of manifests.\n";
 const DEFAULT_PROTOCOL: &str = "TCP";
 /// The `clusterIP` of a headless Service.
 const HEADLESS: &str = "None";
+/// Most named ports of a Service in DNS: of a headless one, each has a record for each pod, and the size of
+/// the DNS server's table is limited for all Services together.
+const NAMED_PORTS_MAX: usize = 100;
 
 /// A pod of a manifest that can be reached.
 #[derive(Debug, Clone)]
@@ -204,7 +207,12 @@ impl Names {
             return;
         }
         for (port, record) in named_ports(service, &full) {
-            self.add_port(record, full.clone(), port.port);
+            // Ports are not translated: clients reach the port that the pods serve it at.
+            let numbers = reached.iter();
+            let mut numbers = numbers.filter_map(|named| port_of_pod(port, &named.pod));
+            let first = numbers.next();
+            let same = first.filter(|first| numbers.all(|number| number == *first));
+            self.add_port(record, full.clone(), same.unwrap_or(port.port));
         }
     }
 
@@ -306,12 +314,13 @@ fn named_ports<'a>(
     full: &str,
 ) -> impl Iterator<Item = (&'a ServicePort, String)> {
     let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
-    ports.into_iter().flatten().filter_map(move |port| {
+    let named = ports.into_iter().flatten().filter_map(move |port| {
         let name = port.name.as_deref().filter(|name| !name.is_empty())?;
         let protocol = port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL);
         let protocol = protocol.to_lowercase();
         Some((port, format!("_{name}._{protocol}.{full}")))
-    })
+    });
+    named.take(NAMED_PORTS_MAX)
 }
 
 /// Writes an address with its names, on as many lines as that takes.

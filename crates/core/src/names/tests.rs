@@ -211,6 +211,9 @@ fn named_ports_lead_to_the_service_or_to_each_pod_of_a_headless_one() {
     // names 21
     assert_eq!(ports_of(&pods, &spec), of_service);
     assert_eq!(ports_of(&[], &spec), of_service);
+    // All serve it at one number, which isn't the Service's.
+    let of_one = [row("_dns._udp", "", 53), row("_http._tcp", "", 8080)];
+    assert_eq!(ports_of(&pods[..1], &spec), of_one);
     spec["clusterIP"] = json!("None");
     let headless = [
         row("_dns._udp", "10-0-0-2.", 53),
