@@ -319,8 +319,9 @@ impl AgentView for View {
         let merged = self.merged.get();
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
         let node = &self.resolved.config.node_name;
-        let (pod, pods) = (self.translated(pod), self.pods(&merged));
-        explain::explain(&pod, &pods, &sources, &self.journal, node)
+        let pods = self.pods(&merged);
+        let of = |text: &str| explain::explain(text, &pods, &sources, &self.journal, node);
+        of(&self.translated(pod)).or_else(|_| of(pod))
     }
 
     async fn images(&self) -> Result<ImagesReport, ViewError> {

@@ -31,15 +31,19 @@ impl View {
     /// Full name of the static pod that `text` names.
     pub(super) fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
         let merged = self.merged.get();
-        static_pod(&self.translated(text), &self.pods(&merged), &merged)
+        let pods = self.pods(&merged);
+        // An error names what was typed.
+        static_pod(&self.translated(text), &pods, &merged)
+            .or_else(|_| static_pod(text, &pods, &merged))
     }
 
     /// The static pod, or the workload, that `text` names.
     pub(super) fn rollout_target(&self, text: &str) -> Result<RolloutTarget, ViewError> {
         let merged = self.merged.get();
         let (pods, workloads) = (self.pods(&merged), self.workloads());
-        let text = self.translated(text);
-        rollout_target(&text, &pods, &merged, &workloads, &self.jobs.states())
+        let jobs = self.jobs.states();
+        let of = |text: &str| rollout_target(text, &pods, &merged, &workloads, &jobs);
+        of(&self.translated(text)).or_else(|_| of(text))
     }
 
     /// Whether the document of a workload wants no pods.
