@@ -16,6 +16,9 @@ use crate::common::{Bed, engine, eventually, sleeper};
 
 /// The name of the node that the pods were recorded on.
 const NODE: &str = "upgraded";
+/// The owner that the pods were recorded with. Each run has another: the reaper of the one before may
+/// still be at work.
+const OWNER: &str = "367017f22cea9483b895ebdbe9e1a920";
 /// The name of the root directory that they were recorded in.
 const ROOT: &str = "mirrorlet-test-upgrade";
 /// Volumes in memory, below the root directory.
@@ -74,7 +77,7 @@ impl File {
 
 /// Creates the containers and starts them, each init container and the sandbox of the pod that is done
 /// to its end.
-async fn start(bed: &Bed, containers: &[Container]) {
+fn start(bed: &Bed, containers: &[Container]) {
     let mut sandboxes: HashMap<String, String> = HashMap::new();
     for Container { name, body } in containers {
         let mut text = body.to_string();
@@ -110,12 +113,18 @@ async fn pods_of_an_older_version_are_adopted_and_none_is_restarted() {
         .await
         .stop()
         .await;
-    let recorded: Recorded = serde_json::from_str(include_str!("upgrade/recorded.json")).unwrap();
-    let bed = Bed::at_fixed_path(ROOT);
+    let owner = format!("{:032x}", std::process::id());
+    let recorded = include_str!("upgrade/recorded.json").replace(OWNER, &owner);
+    let recorded: Recorded = serde_json::from_str(&recorded).unwrap();
+    let bed = Bed::at_fixed_path(ROOT).await;
     for file in &recorded.root {
         file.write(bed.path());
     }
-    start(&bed, &recorded.containers).await;
+    start(&bed, &recorded.containers);
+    // Results of probes are kept by the ids of containers.
+    let kept = bed.path().join("probes.json");
+    let text = std::fs::read_to_string(&kept).unwrap();
+    std::fs::write(&kept, text.replace("HTTPD", &bed.running_id("httpd"))).unwrap();
     let inspected = || -> HashMap<String, Value> {
         let states = bed.containers().into_iter().map(|(name, id)| {
             let seen = bed.inspect(&id);
@@ -166,6 +175,8 @@ async fn pods_of_an_older_version_are_adopted_and_none_is_restarted() {
     })
     .await;
     agent.until_running("plain").await;
+    // Events come in order: with this one, all before it have come.
+    record.until("start", "k8s_main_plain-").await;
     agent.stop().await;
     let changed = record.events().into_iter().filter(|event| {
         ["create", "start", "kill", "stop", "die", "destroy"].contains(&event.action.as_str())

@@ -110,10 +110,17 @@ impl Bed {
     }
 
     /// A fresh bed whose root has the same path in every run, which only one run on a machine can have.
-    pub fn at_fixed_path(name: &str) -> Self {
-        let mut directory = tempfile::Builder::new();
-        let directory = directory.prefix(name).rand_bytes(0).tempdir_in("/tmp");
-        Self::at(&docker_host(), directory.unwrap())
+    /// Waits until the path is free. Below /tmp, wherever other beds are.
+    pub async fn at_fixed_path(name: &str) -> Self {
+        let directory = eventually(&format!("/tmp/{name} to be free"), || {
+            let mut directory = tempfile::Builder::new();
+            directory.prefix(name).rand_bytes(0).tempdir_in("/tmp").ok()
+        })
+        .await;
+        let (path, program) = (directory.path(), std::process::id().to_string());
+        std::fs::write(path.join("program"), &program).unwrap();
+        reaper::remember("reused", &[&path.display().to_string(), &program]);
+        Self::at(&docker_host(), directory)
     }
 
     /// A fresh bed whose root is a file system of its own, in memory, of that size.

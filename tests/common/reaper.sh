@@ -3,6 +3,7 @@
 #
 #   bed DOCKER DIR          root of an agent, its file `owner`, and what that owner has on the Engine and
 #                           in the kernel: rules of host ports, cgroups of pods
+#   reused DIR PROGRAM      a bed's DIR that later programs have, too: this one's while its id is in the file `program`
 #   owner DOCKER OWNER      what an owner has on the Engine, and its rules of host ports
 #   container DOCKER NAME   image DOCKER NAME   network DOCKER NAME   volume DOCKER NAME
 #   dir DIR                 with all that is mounted below it
@@ -16,10 +17,11 @@
 # nobody listens at the registry's port.
 export PATH="$PATH:/usr/sbin:/sbin"
 trap '' INT HUP TERM
-owners="" containers="" images="" networks="" volumes="" dirs="" dockerds="" links="" addresses="" cgroups=""
+reused="" owners="" containers="" images="" networks="" volumes="" dirs="" dockerds="" links="" addresses="" cgroups=""
 while IFS=$'\t' read -r kind one two; do
     case "$kind" in
     bed) dirs+="$two"$'\n' owners+="$one"$'\t'"$two/owner"$'\n' ;;
+    reused) reused+="$one"$'\t'"$two"$'\n' ;;
     owner) owners+="$one"$'\t'"$two"$'\n' ;;
     container) containers+="$one"$'\t'"$two"$'\n' ;;
     image) images+="$one"$'\t'"$two"$'\n' ;;
@@ -32,6 +34,10 @@ while IFS=$'\t' read -r kind one two; do
     address) addresses+="$one"$'\t'"$two"$'\n' ;;
     esac
 done
+while IFS=$'\t' read -r dir program; do
+    [ -n "$dir" ] && [ "$(cat "$dir/program" 2>/dev/null)" != "$program" ] || continue
+    dirs="$(grep -v -x -F "$dir" <<<"$dirs")" owners="$(grep -v -F "$dir/owner" <<<"$owners")"
+done <<<"$reused"
 
 # Engines of tests' own go first, with all they run. Only they name the directory.
 while read -r dir; do
