@@ -121,7 +121,8 @@ sweep)
     ;;
 remove)
     remove "$2"
-    ended
+    # Each test program has one while it runs, in whatever clone.
+    if reapers_ended; then ended; fi
     ;;
 before)
     there_is | sort >"$2"
