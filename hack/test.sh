@@ -20,6 +20,8 @@ checked="$(mktemp)"
 computed="$(mktemp)"
 besides="$(mktemp)"
 export FAILURES FLAKY
+# Those of whoever calls this would leave programs out.
+unset ONLY EXCEPT
 hack/left.sh sweep
 hack/left.sh before "$before"
 # TMPDIR of the tests, removed at the end: a test that is cut off leaves its directories. Like /tmp it is for
@@ -44,6 +46,7 @@ finish() {
     end_group "$checking"
     end_group "$computing"
     end_group "$beside"
+    [ -z "$computing" ] || cat "$computed"
     used
     hack/left.sh after "$before" "$scratch" || [ "$status" != 0 ] || status=1
     hack/left.sh remove "$scratch" || [ "$status" != 0 ] || status=1
@@ -72,6 +75,7 @@ built=0
 used() {
     local busy all
     read -r busy all < <(processors)
+    [ "$built" != 0 ] || built=$SECONDS
     awk -v s="$SECONDS" -v c="$built" -v b="$busy" -v b0="$busy_before" -v a="$all" -v a0="$all_before" 'BEGIN {
         printf "== %d s, %d of them for checks and the compiler", s, c
         printf "; the processors were busy for %.0f %% of it\n", 100 * (b - b0) / (a - a0)
@@ -107,7 +111,7 @@ tested "${ALL[@]}" --no-run
 built=$SECONDS
 set -m
 {
-    renice -n 5 -p "$BASHPID" >/dev/null
+    renice -n "$(($(nice) + 5))" -p "$BASHPID" >/dev/null || true
     ONLY="$COMPUTE" tested "${ALL[@]}" --no-fail-fast
 } >"$computed" 2>&1 </dev/null &
 computing=$!
