@@ -63,27 +63,33 @@ impl Panics {
 /// Waits for a newer order that ends the pause: to end the pod, or a user's order or edit of a manifest's
 /// pod. Others don't: an API pod changes with each status that its worker reports, and with each edit
 /// of a tenant.
-pub(super) async fn urgent_order(mut orders: watch::Receiver<Command>) {
-    let known = orders.borrow().clone();
-    while orders.changed().await.is_ok() {
-        if is_urgent(&known, &orders.borrow()) {
-            return;
+///
+/// Newer than the order at the time of the call, not of the first poll: an order in between counts.
+pub(super) fn urgent_order(
+    mut orders: watch::Receiver<Command>,
+) -> impl Future<Output = ()> + Send {
+    let known = orders.borrow_and_update().clone();
+    async move {
+        while orders.changed().await.is_ok() {
+            if is_urgent(&known, &orders.borrow()) {
+                return;
+            }
         }
+        // The workers end, as does the pause.
+        std::future::pending::<()>().await;
     }
-    // The workers end, as does the pause.
-    std::future::pending::<()>().await;
 }
 
 fn is_urgent(known: &Command, order: &Command) -> bool {
     match (known, order) {
-        (Command::Run(known), Command::Run(pod)) => {
-            let ends = ending(known).is_none() && ending(pod).is_some();
+        (Command::Run(known), Command::Run(pod))
+        | (Command::Fail(known, _), Command::Fail(pod, _)) => {
+            // One that is over may be deleted.
+            let ends = ending(pod).is_some() && ending(pod) != ending(known);
             let is_new = spec::orders(known) != spec::orders(pod) || known.spec != pod.spec;
             ends || (is_new && !is_api_pod(pod))
         }
-        (Command::Fail(..), Command::Fail(..)) | (Command::Stop { .. }, Command::Stop { .. }) => {
-            false
-        }
+        (Command::Stop { .. }, Command::Stop { .. }) => false,
         (Command::Run(_) | Command::Fail(..) | Command::Stop { .. }, _) => true,
     }
 }

@@ -444,11 +444,11 @@ pub(super) fn spawn(
     pause: Duration,
     cancel: &CancellationToken,
 ) -> TaskId {
-    let (cancel, orders) = (cancel.clone(), worker.commands.clone());
+    let (cancel, urgent) = (cancel.clone(), urgent_order(worker.commands.clone()));
     let task = tasks.spawn(async move {
         tokio::select! {
             () = cancel.cancelled() => return None,
-            () = urgent_order(orders), if !pause.is_zero() => {}
+            () = urgent, if !pause.is_zero() => {}
             () = tokio::time::sleep(pause), if !pause.is_zero() => {}
             () = std::future::ready(()), if pause.is_zero() => {}
         }
