@@ -218,7 +218,10 @@ impl Index {
     /// This agent is about to stop it.
     pub(crate) fn stopping(&self, id: &str) {
         let mut state = self.state.lock();
-        let stopped = |record: &mut Record| record.stopped_by_us = true;
+        let stopped = |record: &mut Record| {
+            record.stopped_by_us = true;
+            record.signalled = None;
+        };
         state.records.change(id, stopped);
     }
 
@@ -232,7 +235,7 @@ impl Index {
         let now = state.tick();
         let by_hand = state.records.change(id, |record| {
             if record.stopped_by_us && begins {
-                record.signalled = Some(Instant::now());
+                record.signalled.get_or_insert_with(Instant::now);
             }
             let has_hand = record.by_hand.is_some_and(|b| !is_pause(b.what));
             if record.stopped_by_us || (record.ran_before && !begins && !has_hand) {

@@ -48,7 +48,7 @@ pub(crate) struct Record {
     /// Whether this agent has stopped it, so that the Engine's reports about it are not about a user's
     /// action.
     pub(super) stopped_by_us: bool,
-    /// When the Engine last reported a signal that may begin the stop by this agent.
+    /// When the Engine reported the first signal since this agent last ordered its stop.
     pub(crate) signalled: Option<Instant>,
     /// Whether it was started before this agent subscribed: an earlier agent may have begun to stop it.
     pub(super) ran_before: bool,

@@ -543,8 +543,16 @@ fn the_signal_of_a_stop_is_noted_when_the_engine_reports_it() {
     assert_eq!(tell("15"), None, "a user's");
     index.stopping(ID);
     assert_eq!(tell("9"), None, "the end of a stop");
+    let signalled = tell("15");
     // rollouts S6
-    assert!(tell("15").is_some());
+    assert!(signalled.is_some());
+    assert_eq!(
+        tell("1"),
+        signalled,
+        "a user's, of a container that is ending"
+    );
+    index.stopping(ID);
+    assert_eq!(index.get(ID).unwrap().signalled, None, "another stop");
 }
 
 #[test]
