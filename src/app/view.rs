@@ -153,6 +153,19 @@ impl View {
         self.translate_pod_uid(&typed.into()).to_string()
     }
 
+    /// Finds by what was typed, a mirror pod's UID translated; if that finds nothing, as it was typed, so
+    /// that the error names that.
+    fn find_typed<T>(
+        &self,
+        typed: &str,
+        find: impl Fn(&str) -> Result<T, ViewError>,
+    ) -> Result<T, ViewError> {
+        match find(&self.translated(typed)) {
+            Err(error) if error.kind == ViewErrorKind::NotFound => find(typed),
+            found => found,
+        }
+    }
+
     /// A pod that is wanted, or still being stopped.
     fn pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
         let wanted = self.manager.get().get_pod_by_uid(uid);
@@ -320,8 +333,9 @@ impl AgentView for View {
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
         let node = &self.resolved.config.node_name;
         let pods = self.pods(&merged);
-        let of = |text: &str| explain::explain(text, &pods, &sources, &self.journal, node);
-        of(&self.translated(pod)).or_else(|_| of(pod))
+        self.find_typed(pod, |text| {
+            explain::explain(text, &pods, &sources, &self.journal, node)
+        })
     }
 
     async fn images(&self) -> Result<ImagesReport, ViewError> {

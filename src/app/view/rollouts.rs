@@ -32,9 +32,7 @@ impl View {
     pub(super) fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
         let merged = self.merged.get();
         let pods = self.pods(&merged);
-        // An error names what was typed.
-        static_pod(&self.translated(text), &pods, &merged)
-            .or_else(|_| static_pod(text, &pods, &merged))
+        self.find_typed(text, |text| static_pod(text, &pods, &merged))
     }
 
     /// The static pod, or the workload, that `text` names.
@@ -42,8 +40,9 @@ impl View {
         let merged = self.merged.get();
         let (pods, workloads) = (self.pods(&merged), self.workloads());
         let jobs = self.jobs.states();
-        let of = |text: &str| rollout_target(text, &pods, &merged, &workloads, &jobs);
-        of(&self.translated(text)).or_else(|_| of(text))
+        self.find_typed(text, |text| {
+            rollout_target(text, &pods, &merged, &workloads, &jobs)
+        })
     }
 
     /// Whether the document of a workload wants no pods.
