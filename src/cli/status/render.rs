@@ -26,7 +26,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     banner(&mut out, &report.engine, now);
     cluster::banner(&mut out, report.api.as_ref(), now);
     // By the name that agents of all releases write.
-    missing_access(&mut out, &report.missing_access);
+    missing_access(&mut out, &report.missing_access_alias);
     for (pressure, readings) in &report.pressures {
         let words = format!("The node is under {pressure}: {readings}");
         line(&mut out, &styled(&words, BAD));
