@@ -165,6 +165,15 @@ fn ports_of(pods: &[NamedPod], spec: &serde_json::Value) -> Vec<(String, String,
 }
 
 #[test]
+fn the_first_hundred_named_ports_of_a_service_have_records() {
+    let ports = (1..=101).map(|port| json!({"name": format!("p{port}"), "port": port}));
+    let spec = json!({"selector": {"app": "web"}, "ports": ports.collect::<Vec<_>>()});
+    let known = ports_of(&[], &spec);
+    assert_eq!(known.len(), 100);
+    assert!(known.iter().all(|(_, _, port)| *port <= 100));
+}
+
+#[test]
 fn named_ports_lead_to_the_service_or_to_each_pod_of_a_headless_one() {
     let row = |name: &str, target: &str, port: u16| {
         let (name, target) = (
