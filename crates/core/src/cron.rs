@@ -34,8 +34,8 @@ const REMEMBERED: i64 = 2 * 86_400;
 const TIMES_MIN: usize = 32;
 /// Most times that are remembered: those of two days at each minute.
 const TIMES_MAX: usize = 2 * 24 * 60;
-/// Maximum number of unfinished runs beside which the schedule starts another: otherwise a CronJob
-/// whose Jobs never end would add Jobs to its record forever.
+/// Maximum number of unfinished runs: beside as many, the schedule starts no other one. Otherwise a
+/// CronJob whose Jobs never end would add Jobs to its record forever.
 pub const UNFINISHED_MAX: usize = 100;
 /// Longest time between two looks: the clock may be set forward, or the machine sleep.
 const LOOK_MAX: Duration = Duration::from_secs(30);

@@ -40,7 +40,7 @@ pub(crate) struct UnknownField {
 pub(crate) struct Fault {
     pub(crate) path: Path,
     pub(crate) message: String,
-    /// How the value is mended, where that is clear.
+    /// The correction of the value, if that is clear.
     pub(crate) help: Option<&'static str>,
 }
 
@@ -222,7 +222,7 @@ impl serde::de::Error for Error {
     }
 }
 
-/// How a value of a wrong type is mended, where its quotes are what is wrong.
+/// The correction of a value with a wrong type, if the quotes are the problem.
 fn mended(found: &Unexpected<'_>, expected: &str) -> Option<&'static str> {
     match (found, expected) {
         (

@@ -84,7 +84,7 @@ pub struct MissingAccess {
     pub need: Need,
     /// The missing access, and what doesn't work without it.
     pub message: String,
-    /// How it is mended.
+    /// The solution.
     pub help: String,
 }
 

@@ -113,7 +113,7 @@ impl fmt::Display for TokenKey {
     }
 }
 
-/// Why an object can't be had.
+/// Why an object is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// There is none with that name.

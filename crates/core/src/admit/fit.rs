@@ -244,7 +244,7 @@ pub fn host_port_holder<'a>(pod: &Pod, others: &'a [Arc<Pod>]) -> Option<(String
 /// Reason of the note that another pod has a pod's host port.
 pub const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
-/// A host port as people know it.
+/// A host port as users know it.
 pub(super) fn port_words((protocol, number, _): &HostPort<'_>) -> String {
     format!("{number}/{}", protocol.to_lowercase())
 }

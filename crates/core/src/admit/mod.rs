@@ -274,8 +274,9 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     }
 }
 
-/// Whether the node's pressures refuse a pod: under memory pressure, only pods that request memory or
-/// tolerate the pressure are accepted. Critical pods, which include static ones, are always accepted.
+/// Whether the node's pressures refuse a pod: if memory pressure is the only one, pods that are not
+/// `BestEffort` and pods that tolerate it are accepted; otherwise none. Critical pods, which include
+/// static ones, are always accepted.
 ///
 /// Upstream: `Admit` of `pkg/kubelet/eviction/eviction_manager.go`.
 fn is_pressed_out(pod: &Pod, pressures: &Pressures) -> bool {
@@ -378,7 +379,7 @@ pub fn is_critical(pod: &Pod) -> bool {
     !is_api_pod(pod) || is_system_critical(pod)
 }
 
-/// Whether a pod has system priority; it is never preempted.
+/// Whether a pod has system priority: it is never preempted or evicted.
 pub fn is_system_critical(pod: &Pod) -> bool {
     let spec = spec::spec(pod);
     let is_system =

@@ -126,7 +126,7 @@ pub struct MissingAccessReport {
     pub need: String,
     /// The missing access, and what doesn't work without it.
     pub message: String,
-    /// How it is mended.
+    /// The solution.
     pub help: String,
 }
 
@@ -196,7 +196,7 @@ pub struct ConditionReport {
     /// Why, in one word.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people.
+    /// Why, for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

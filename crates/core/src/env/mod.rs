@@ -52,7 +52,7 @@ pub enum EnvError {
     /// It would be larger than the limit for starting a process.
     #[error(transparent)]
     Expand(#[from] ExpandError),
-    /// An object can't be had.
+    /// An object is unavailable.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// An object lacks a key.

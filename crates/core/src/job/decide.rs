@@ -40,7 +40,7 @@ pub struct Input<'a> {
 pub struct Decision {
     /// Its record from now on.
     pub record: JobRecord,
-    /// The news, for people.
+    /// The news, for users.
     pub notes: Vec<Note>,
     /// When to decide again though nothing happens; pods that are being stopped are checked anyway.
     pub look_again: Option<Duration>,

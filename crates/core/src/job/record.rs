@@ -54,7 +54,8 @@ pub struct JobRecord {
     /// Ended pods that stay for their logs, oldest first.
     #[serde(default)]
     pub over: Vec<Over>,
-    /// Failures since the last success, and when the last one was; by index if each has its own limit.
+    /// Number of failures since the last success, and the time of the last failure; by index if each
+    /// has its own limit.
     #[serde(default)]
     pub waits: BTreeMap<u32, Wait>,
     /// The end of the Job.

@@ -1,4 +1,4 @@
-//! The state of a Job, for people.
+//! The state of a Job, for users.
 
 use super::{Job, JobRecord};
 use crate::api::report::{JobReport, NO_PARALLELISM, PODS_TERMINATING};

@@ -124,7 +124,7 @@ pub enum Reason {
     /// The newest sandbox does not run.
     #[error("the sandbox is not running")]
     SandboxDead,
-    /// A person stopped the newest sandbox, or started it again: its network is another one now.
+    /// A user stopped the newest sandbox, or started it again: its network is another one now.
     #[error("a user {what} the sandbox with docker")]
     SandboxByHand {
         /// The action.
@@ -159,7 +159,7 @@ pub enum Reason {
         /// Its exit code.
         exit_code: i32,
     },
-    /// A person stopped the container, or started an instance of it again, with docker.
+    /// A user stopped the container, or started an instance of it again, with docker.
     #[error("a user {what} container {container} with docker")]
     ByHand {
         /// Name in the spec.
@@ -224,13 +224,13 @@ pub enum Reason {
         /// Name in the spec.
         container: Arc<str>,
     },
-    /// A person wants the container restarted.
+    /// A user wants the container restarted.
     #[error("a user restarted container {container}")]
     Requested {
         /// Name in the spec.
         container: Arc<str>,
     },
-    /// A person stopped the pod.
+    /// A user stopped the pod.
     #[error("a user stopped the pod")]
     Stopped,
     /// Every container is done: nothing keeps the pod alive.
@@ -266,7 +266,7 @@ impl Reason {
 pub struct Waiting {
     /// For example `CrashLoopBackOff`.
     pub reason: Arc<str>,
-    /// For people.
+    /// For users.
     pub message: Arc<str>,
 }
 

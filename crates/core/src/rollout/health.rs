@@ -9,7 +9,7 @@ use crate::status::container_statuses;
 use crate::status::trouble::{Trouble, failed_attempt, hook_has_failed};
 use crate::{clock, fields, spec};
 
-/// Reasons for which a container waits that no wait mends: the Engine refused to create or start
+/// Reasons for which a container waits that no wait resolves: the Engine refused to create or start
 /// it, or its image is gone.
 const REFUSED: [&str; 7] = [
     "CreateContainerConfigError",

@@ -131,7 +131,7 @@ pub struct Input<'a> {
     pub preparation: &'a Preparation,
     /// Whether the other pods of its workload allow its update now.
     pub turn: &'a Turn,
-    /// Whether a failed revision is replaced by the healthy one, unless the pod sets otherwise.
+    /// Whether a failed revision is replaced by the healthy one, unless the pod forbids that.
     pub restore: bool,
     /// Why the healthy one could not replace the current one, if another pod has its host port.
     pub restore_waits: Option<&'a Cause>,

@@ -18,7 +18,8 @@ const RETRIED: &str =
     "correct the manifest or remove the cause; mirrorlet then retries automatically";
 
 impl Decision {
-    /// The pod to run: the newest revision, or the one that runs in its place, with the problems.
+    /// The pod to run: the newest revision, or the one that runs in its place, with the rollout's
+    /// problem.
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
         let report = self.report(wanted);
         let problem = report.as_ref().and_then(|report| {

@@ -341,7 +341,7 @@ pub fn first_process(files: &mut impl Files) -> Option<u32> {
 }
 
 /// Additional statistics for dashboards. `shares` are those that a container was created with, where
-/// they are known: a weight of version 2 doesn't tell them.
+/// they are known: a weight of version 2 doesn't determine them.
 pub fn detail(version: Version, files: &mut impl Files, shares: Option<u64>) -> Detail {
     use Controller::{Cpu as C, Memory as M, Pids as P};
     let mut get = |controller, file| files.read(controller, file).and_then(number);

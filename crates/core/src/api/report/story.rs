@@ -32,7 +32,7 @@ pub struct ExplainReport {
     pub story: Vec<JournalReport>,
 }
 
-/// One entry of a story.
+/// One entry of a history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JournalReport {
