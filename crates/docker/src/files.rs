@@ -169,8 +169,8 @@ impl PodFiles {
         }
     }
 
-    /// The node's facts, with the current content of its resolver and hosts files. A file
-    /// that can't be read says what it said before.
+    /// The node's facts, with the current content of its resolver and hosts files. The earlier content
+    /// is used for an unreadable file.
     pub(super) async fn node_now(&self) -> HostFacts {
         let mut node = self.node.clone();
         let (resolv_conf, hosts) = (node.resolv_conf_path.clone(), node.hosts_path.clone());
@@ -436,7 +436,7 @@ fn has_claims(pod: &Pod) -> bool {
     volumes.any(|volume| spec::claim_name(pod, volume).is_some())
 }
 
-/// Logs which volumes hold what they held before.
+/// Logs the volumes that keep their old content.
 fn report_kept_volumes(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
     for (volume, error) in &volumes.kept {
         let message = format!(

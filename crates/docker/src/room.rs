@@ -40,7 +40,8 @@ impl Room {
         Self::of_parts(SMALL_ROOM_BYTES, bytes_max.saturating_sub(SMALL_ROOM_BYTES))
     }
 
-    /// Returns a limit with separate shares for small and for large data.
+    /// Returns a limit of `small_max` bytes for small data, and a separate one of `large_max` bytes for
+    /// large data.
     pub(crate) fn of_parts(small_max: u32, large_max: u32) -> Self {
         Self {
             small: Arc::new(Semaphore::new(small_max as usize)),

@@ -3,7 +3,7 @@
 //! Not through bollard, which decodes them whole, including the labels of images. Here the body is
 //! [pruned](Pruner) as it arrives, and only then decoded into bollard's models; unused fields are empty
 //! in them. Labels of images are dropped, so that an image with 20 MiB of labels costs the agent no
-//! memory, however many containers it has.
+//! memory, however many containers use it.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};

@@ -4,8 +4,8 @@
 //! namespace, the process is found under `/proc`, verified to belong to its container by its control
 //! group, and killed through a pidfd, so that a reused id hits no other process. The Engine starts
 //! every exec in its own session, which its children inherit: all of the session is killed, including
-//! processes that no longer descend from it. Processes that created a session of their own and left
-//! their parent are not found; nor would a terminal's hang-up reach them.
+//! processes that no longer descend from the command. Processes that created a session of their own
+//! and left their parent are not found; nor would a terminal's hang-up reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

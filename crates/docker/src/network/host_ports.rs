@@ -57,7 +57,7 @@ pub(crate) struct HostPorts {
     pub(crate) holds: Arc<Holds>,
     /// The host's side of the network, once it was read.
     side: parking_lot::Mutex<Option<HostSide>>,
-    /// Whether it was said that flows can't be forgotten.
+    /// Whether it was logged that flows can't be forgotten.
     flow_failure_logged: AtomicBool,
     /// Whether there are rules of ours, which another program may remove.
     are_led: watch::Sender<bool>,

@@ -388,7 +388,7 @@ fn names_oom_score(error: &EngineError) -> bool {
         || text.contains("/oom_score_adj") && text.contains("permission denied")
 }
 
-/// Logs what a request does otherwise than asked.
+/// Logs the differences of a request from the pod's spec.
 fn report_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
     for note in notes {
         // Every pod that names no DNS policy wants the cluster's, and a box has none; a pod of a

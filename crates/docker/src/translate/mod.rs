@@ -138,7 +138,7 @@ mirrorlet_core::partial_debug!(Request, name, notes);
 pub struct Note {
     /// Event reason, for example `DNSConfigForming`.
     pub reason: &'static str,
-    /// For people.
+    /// For users.
     pub message: String,
 }
 

@@ -56,7 +56,7 @@ impl ImagePuller {
         if let Some(facts) = found.await {
             return (Ok(facts), false);
         }
-        // A pull with an unknown end may have brought it meanwhile.
+        // A pull whose end was not observed may have brought it meanwhile.
         let is_absent = wish.is_absent && !had_to_wait;
         let outcome = self.pull_noted(wish, is_absent, credentials, asked).await;
         // Held until now, so that a pod that gets the next turn knows who may use the image.
