@@ -72,7 +72,7 @@ impl Client {
                 return Ok(answer);
             }
             if Url::parse(&location).is_ok() {
-                // The configured host header differs from the redirect's host.
+                // An absolute redirect contains its host, which replaces the configured header.
                 headers.remove(HOST);
             }
             url = next;

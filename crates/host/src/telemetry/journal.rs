@@ -22,7 +22,7 @@ use mirrorlet_core::small::SmallSort;
 use mirrorlet_core::status::trouble::{Failed, Trouble};
 use mirrorlet_core::workload::WorkloadKey;
 
-/// Entries that a full story makes room for at a time.
+/// The number of entries by which the capacity of a history grows at a time.
 const ROOM: usize = 4;
 /// Most entries kept of one full name.
 const STORY_MAX: usize = 200;
@@ -88,7 +88,7 @@ pub struct Entry {
     pub number: u64,
     /// When.
     pub at: Timestamp,
-    /// To whom. Entries of one story share it.
+    /// To whom. Entries of one history share it.
     pub subject: Arc<Subject>,
     /// The audience of an entry.
     pub kind: Kind,
@@ -140,13 +140,13 @@ struct Inner {
 struct Stories {
     all: BTreeMap<Named, Story>,
     node: Story,
-    /// Bytes of the stories of pods and workloads.
+    /// Bytes of the histories of pods and workloads.
     bytes: usize,
     /// Reasons of entries: they are few, and each is that of many entries.
     reasons: BTreeSet<Arc<str>>,
 }
 
-/// A name that has a story.
+/// A name that has a history.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Named {
     Pod(FullName),
@@ -300,7 +300,7 @@ impl Journal {
         story.is_some_and(|story| story.is_cut)
     }
 
-    /// Full names of pods that have a story.
+    /// Full names of pods that have a history.
     pub fn names(&self) -> Vec<FullName> {
         let stories = self.0.stories.lock();
         let pods = stories.all.keys().filter_map(|name| match name {
@@ -358,7 +358,7 @@ impl Story {
         if self.entries.len() == STORY_MAX {
             self.forget_oldest();
         }
-        // Most stories are short, and there are many.
+        // Most histories are short, and there are many.
         if self.entries.len() == self.entries.capacity() {
             self.entries.reserve_exact(ROOM);
         }
@@ -375,7 +375,7 @@ impl Story {
 }
 
 impl Stories {
-    /// The subject as a newer entry of its story has it, if one does.
+    /// The subject from a newer entry of its history, if there is one.
     fn shared(&self, subject: Subject) -> Arc<Subject> {
         let story = match &subject {
             Subject::Pod { full_name, .. } => self.all.get(&Named::Pod(full_name.clone())),

@@ -1,4 +1,4 @@
-//! Why a volume can't be had.
+//! Why a volume is unavailable.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mirrorlet_core::objects::ObjectError;
 use mirrorlet_core::payload::PayloadError;
 
-/// Why something can't be had on disk.
+/// Why a file or a volume is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// An operation on a file failed.
@@ -35,7 +35,7 @@ pub enum VolumeError {
         /// The problem.
         problem: &'static str,
     },
-    /// A volume can't be had as it is written.
+    /// A volume can't be provided as its spec requires.
     #[error("volume {volume:?}: {problem}")]
     Volume {
         /// Name of the volume.
@@ -43,7 +43,7 @@ pub enum VolumeError {
         /// The problem.
         problem: String,
     },
-    /// A sub-path can't be had. Holds no host path.
+    /// A sub-path is unavailable. Contains no host path.
     #[error(
         "failed to prepare subPath for volumeMount {volume:?} of container {container:?}: {problem}"
     )]
@@ -84,7 +84,7 @@ pub enum VolumeError {
         /// Why.
         cause: Box<VolumeError>,
     },
-    /// A volume that is a device can't be had.
+    /// A volume that is a device is unavailable.
     #[error("MapVolume.SetUpDevice failed for volume {volume:?} : {cause}")]
     SetUpDevice {
         /// Name of the volume.

@@ -1,8 +1,8 @@
 //! The memory that pods' files take: those of secret, downwardAPI and projected volumes.
 //!
 //! The kernel charges our writes to a tmpfs to our own cgroup, whose limit one tenant could use up for
-//! all others. The pods since the agent's start are counted, with the content of their volumes,
-//! including files of deleted Secrets.
+//! all others. The pods whose volumes were created or updated since the agent's start are counted, with
+//! the content of these volumes, including files of deleted Secrets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -98,7 +98,7 @@ mirrorlet_core::words! {
         Created = "created",
         /// It was counted up.
         Updated = "updated",
-        /// It was delayed: there were too many events about its object.
+        /// It was not sent: there were too many events about its object.
         HeldBack = "held_back",
         /// The API server refused it.
         Dropped = "dropped",

@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// A gauge that is served once it has a value. Clones share it.
+/// A gauge that is served from its first value on. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LateGauge(Arc<OnceLock<Gauge>>);
 

@@ -15,7 +15,7 @@ use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason};
 
 /// The name of a sandbox in messages.
 const SANDBOX: &str = "the pod's sandbox";
-/// Most Engine calls of a round that its story names.
+/// Maximum number of a round's Engine calls that the pod's history lists by name.
 const NAMED_CALLS_MAX: usize = 30;
 
 fn trace(of: PodTelemetry<'_>, reason: &str, message: String) {
@@ -233,7 +233,7 @@ pub fn sync_done(of: PodTelemetry<'_>, plan_steps: usize, result: &PodSyncResult
     let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
         if result.errors().all(at_once) {
-            // The cause is known and mended; the next sync follows at once.
+            // The cause is known and removed; the next sync follows at once.
             let message = format!("retried immediately: {error}");
             trace(of, "Round", message);
             log!(debug: of, error, "sync retried");
