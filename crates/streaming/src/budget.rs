@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// so an exhausted budget slows a connection down but never stops it.
 pub(super) const LEAN_BYTES: usize = 4 << 10;
 
-/// Bytes that all connections together may hold between a read and a write: because a process does not
+/// Bytes that all connections together may hold between a read and a write, while a process does not
 /// read its input, or a client its output, log or forwarded data. When they are used up, connections
 /// continue in pieces of 4 KiB, one at a time in each direction.
 ///

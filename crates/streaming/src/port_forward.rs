@@ -177,7 +177,7 @@ impl ToClient for ToStream<'_> {
         self.connection.data(self.id, bytes, held).await.is_ok()
     }
 
-    /// The client reports when it ends.
+    /// The client may continue to send: it ends its side of the stream by itself.
     async fn end(&self) -> bool {
         self.connection.finish(self.id).await;
         true

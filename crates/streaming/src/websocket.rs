@@ -66,7 +66,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         loop {
             match self.decoder.next_event()? {
                 Some(Event::Close(payload)) => {
-                    // The reason is for people; the code is enough to be sent back.
+                    // The reason is for users; the code is enough to be sent back.
                     let code = payload.slice(..payload.len().min(2));
                     if self.answers.send(Send::Close(code).into()).await.is_ok() {
                         // Written, or given up.
