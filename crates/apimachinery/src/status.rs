@@ -17,7 +17,7 @@ pub struct Status {
     pub code: u16,
     /// The machine-readable reason.
     pub reason: &'static str,
-    /// The problem, for people.
+    /// The problem, for users.
     pub message: String,
     /// The object concerned and the causes, if any.
     pub details: Option<Box<Value>>,

@@ -391,6 +391,6 @@ pub trait Runtime: ContainerAccess {
     /// runtime that is busy may take seconds for them while it shows its events.
     ///
     /// # Errors
-    /// They can't be had, or are such that no pod can be run.
+    /// The facts are unavailable, or no pod can run with them.
     async fn learn_facts(&self) -> Result<()>;
 }

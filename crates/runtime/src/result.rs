@@ -67,7 +67,7 @@ mirrorlet_core::words! {
 pub struct SyncError {
     /// Why, for machines.
     pub reason: SyncErrorReason,
-    /// Why, for people.
+    /// Why, for users.
     pub message: String,
     /// When a retry makes sense, if that is known.
     pub retry_after: Option<Duration>,

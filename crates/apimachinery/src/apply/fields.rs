@@ -214,7 +214,7 @@ pub(super) fn delete(object: &mut Value, path: &[String]) {
     }
 }
 
-/// A path as people read it: `.spec.containers[name="web"].image`.
+/// A path as users read it: `.spec.containers[name="web"].image`.
 pub(super) fn words(path: &[String]) -> String {
     let part = |part: &String| match part.split_once(':') {
         Some(("f", key)) => format!(".{key}"),
