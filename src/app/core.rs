@@ -61,13 +61,13 @@ pub struct CoreOptions {
     pub settled: SettledPods,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,
-    /// Where the wanted pods are told.
+    /// Publishes the wanted pods.
     pub pods: PodWriter,
-    /// Tells image collection which images have to stay.
+    /// Publishes the images that image collection must keep.
     pub needed_images: watch::Sender<BTreeSet<String>>,
     /// A text that only this machine knows.
     pub salt: String,
-    /// Where the objects of manifests are told.
+    /// Receives the objects of manifests.
     pub objects: Arc<ManifestObjects>,
     /// Metrics and the journal.
     pub telemetry: Telemetry,

@@ -119,7 +119,7 @@ pub enum Progress {
         /// For how long it waits, as far as this agent knows.
         waited: Duration,
     },
-    /// It can't be had now.
+    /// The certificate can't be obtained now.
     Failed(CertificateError),
     /// It was signed. Nothing is stored before [`Requested::keep`].
     Issued(Box<Issued>),

@@ -111,7 +111,7 @@ pub struct Lines<T> {
 }
 
 impl<T: serde::de::DeserializeOwned> Lines<T> {
-    /// Requests them from the agent of `root`.
+    /// Requests documents from the agent of `root`.
     ///
     /// # Errors
     /// [`Failure::NoAgent`] if none answers; otherwise the agent's error.

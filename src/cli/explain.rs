@@ -25,7 +25,7 @@ const ENGINE_CALLS: &str = "EngineCalls";
 /// Prints the history of a pod, and with `--follow` its new entries; or the state of a workload.
 pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
     let has_kind = WorkloadKind::named(&args.pod).is_some();
-    // The story of a workload's only pod can be followed.
+    // The history of a workload's only pod can be followed.
     if has_kind
         && !args.follow
         && let Some(found) = workloads(args, root).await?
@@ -85,7 +85,7 @@ fn show(found: &Workloads, args: &ExplainArgs) -> Outcome {
     }
 }
 
-/// The story of a pod.
+/// The history of a pod.
 pub(super) async fn fetch(pod: &str, root: &Path) -> Result<ExplainReport, Failure> {
     let path = format!("/v1/explain?pod={}", escape(pod));
     let body = client::get(root, &path).await?.whole().await?;

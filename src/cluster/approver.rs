@@ -361,7 +361,7 @@ impl ApproverTask {
     /// Notes that a decision could not be written: the request waits, the others don't.
     ///
     /// # Errors
-    /// The API server doesn't answer, or not us: others would fail, too.
+    /// The API server doesn't answer, or rejects us: others would fail, too.
     fn failed(
         &mut self,
         name: String,

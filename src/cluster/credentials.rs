@@ -186,7 +186,7 @@ impl PluginRuns {
 pub struct CredentialsProblem {
     /// Its kind.
     pub fault: CredentialsFault,
-    /// Its cause, for people.
+    /// Its cause, for users.
     pub words: String,
 }
 

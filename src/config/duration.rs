@@ -1,4 +1,4 @@
-//! Durations as people write them: `20s`, `1m30s`, `25ms`.
+//! Durations as users write them: `20s`, `1m30s`, `25ms`.
 
 use std::time::Duration;
 

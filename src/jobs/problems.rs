@@ -1,4 +1,4 @@
-//! The problems of Jobs and CronJobs, for people.
+//! The problems of Jobs and CronJobs, for users.
 
 use super::kept::READ_RETRY;
 use mirrorlet_core::api::{Code, Diagnostic, FullName};

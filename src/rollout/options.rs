@@ -36,7 +36,7 @@ pub struct RolloutOptions {
     pub runtime: Arc<dyn Runtime>,
     /// Receives the data of the objects that are part of versions.
     pub objects: Arc<ManifestObjects>,
-    /// The random text of this machine, for the UIDs of pods with their objects.
+    /// A random text that only this machine knows, for the UIDs of pods with their objects.
     pub salt: String,
     /// The workers' states of pods.
     pub board: Board,

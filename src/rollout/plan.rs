@@ -98,8 +98,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Replaces the versions that are planned to be replaced, one after the other, and returns whether
-    /// there were new ones. If another one has taken the resources of a version, it is planned again.
+    /// Replaces in `room` the versions that are planned to be replaced, one after the other, and
+    /// returns whether it replaced any. A version whose resources another one has taken is planned
+    /// again.
     async fn replace(&self, plans: &mut [Plan], room: &mut Room) -> bool {
         let mut is_news = false;
         for (at, newest) in self.wanted.iter().enumerate() {

@@ -12,8 +12,8 @@ use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::rollout::{Cause, Preparation};
 use mirrorlet_runtime::{Runtime, SyncError, SyncErrorReason};
 
-/// Pause after a failure that says nothing of when to try again. It doesn't grow: somebody mends the cause
-/// and waits for the rollout, and pulls have a back-off of their own.
+/// Pause after a failure without a retry time. It doesn't grow: a user corrects the cause and waits for
+/// the rollout, and pulls have a back-off of their own.
 const RETRY: Duration = Duration::from_secs(10);
 /// Shortest pause, whatever a failure says.
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -55,7 +55,7 @@ impl Rollouts {
         occurrences::rollout_setback(telemetry.pod(name, &uid), setback, reason, message);
     }
 
-    /// Reports that the version that ran has failed, which is not the newest any more.
+    /// Reports the failure of the version that ran so far, if it is no longer the newest.
     fn report_fallen_back(&self, name: &FullName, decision: &Decision) {
         let before = self.histories.get(name).and_then(History::current);
         let Some(uid) = before.map(Revision::uid) else {

@@ -13,8 +13,8 @@ use mirrorlet_core::small::SmallSort;
 /// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Another pod with the same full name has not finished yet, or one with a required host port, or
-    /// one that was preempted for it.
+    /// Another pod has not finished yet: one with the same full name, one with a host port that this
+    /// pod needs, or one that was preempted for it.
     WaitingToStart,
     /// The pod is being converged.
     Syncing,

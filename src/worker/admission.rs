@@ -252,7 +252,7 @@ impl PodWorkers {
         }
     }
 
-    /// The version that a pod's worker was told to run.
+    /// The version that a pod's worker was ordered to run.
     fn wanted_of(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         let handle = self.workers.get(uid)?;
         match &*handle.commands.borrow() {

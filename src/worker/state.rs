@@ -13,7 +13,7 @@ use mirrorlet_core::api::Timestamp;
 pub(super) enum State {
     WaitingToStart,
     Syncing,
-    /// A manifest's pod that is over: it does its work again only for a person's order or edit.
+    /// A manifest's pod that is over: it does its work again only for a user's order or edit.
     Over,
     /// `since` is when the pod began to be stopped, here and below.
     Terminating {

@@ -251,7 +251,7 @@ impl Worker {
                     self.backoff.reset(&sandbox_key());
                 }
                 if is_ordered || (is_edited && !self.is_api) {
-                    // A person's order or edit begins anew, also what was over.
+                    // A user's order or edit starts an ended pod again, too.
                     if matches!(self.state, State::Over) {
                         self.state = State::Syncing;
                     }

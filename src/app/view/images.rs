@@ -1,4 +1,4 @@
-//! The images on the Engine, for people.
+//! The images on the Engine, for users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

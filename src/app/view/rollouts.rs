@@ -1,4 +1,4 @@
-//! The rollouts of static pods, for people.
+//! The rollouts of static pods, for users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The volumes of claims, for people.
+//! The volumes of claims, for users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -87,7 +87,7 @@ fn facts(report: &ExplainReport, pod: &PodReport, now: Timestamp) -> Vec<Vec<Cel
     rows
 }
 
-/// Rows of a story, aligned over several prints.
+/// Rows of a history, aligned over several prints.
 #[derive(Default)]
 pub(super) struct Story {
     widths: Vec<usize>,

@@ -151,9 +151,9 @@ struct Sent {
 
 /// Sends the difference between an object and the board's current state, if there is one.
 ///
-/// The patch is for exactly the version of the object from which it was computed; each version in the
-/// API server gets one. An abandoned call that takes effect after a later one then changes nothing: an
-/// older status never replaces a newer one.
+/// The patch is for exactly the version of the object from which it was computed: each object in the
+/// API server has a `resourceVersion`. An abandoned call that takes effect after a later one then
+/// changes nothing: an older status never replaces a newer one.
 async fn send(
     cluster: &ClusterClient,
     board: &Board,

@@ -36,7 +36,7 @@ pub(super) enum Form {
     Partial,
 }
 
-/// The available format that the client prefers.
+/// The first available format in the client's `Accept` header.
 ///
 /// # Errors
 /// It accepts none.

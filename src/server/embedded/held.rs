@@ -24,7 +24,7 @@ use super::namespace_files::Ending;
 const DIRECTORY: &str = ".held";
 /// Largest file that is read, in MiB: an object as a client sends it, and its status.
 const MIB_MAX: u64 = 8;
-/// The exit code of a container if it is unknown.
+/// The exit code of a container whose own is unknown.
 ///
 /// Upstream: `pkg/kubelet/kubelet_pods.go` (`convertStatusToAPIStatus`).
 const EXIT_CODE_UNKNOWN: i32 = 137;
@@ -113,9 +113,9 @@ impl Held {
         })
     }
 
-    /// The objects to show. `shown` returns the agent's object of a key: its status is used while its
-    /// containers stop, and is stored. `complete` says that the agent shows everything that exists, so
-    /// that the containers of a missing pod are gone.
+    /// The objects to show. `shown` returns the agent's object of a key, whose status is used while its
+    /// containers stop; later the one that [`remember`](Self::remember) stored is used. `complete` says
+    /// that the agent shows everything that exists, so that the containers of a missing pod are gone.
     pub(super) fn objects<'a>(
         &self,
         complete: bool,

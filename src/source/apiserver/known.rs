@@ -47,7 +47,7 @@ pub(super) enum Place {
     Whole,
     /// The few fields by which its deletion is confirmed.
     Deleted,
-    /// The same, or its text until the limits allow that.
+    /// As [`Whole`](Self::Whole), or its text until the limits allow that.
     Newcomer,
 }
 

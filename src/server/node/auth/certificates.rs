@@ -57,7 +57,8 @@ impl ClientAuthorities {
         Ok(())
     }
 
-    /// Returns the user of a certificate chain; none unless a trusted authority has issued it.
+    /// Returns the user of a certificate chain, whose leaf is first; none unless a trusted authority
+    /// has issued it.
     pub(super) fn user(&self, shown: &[CertificateDer<'static>]) -> Option<User> {
         let (own, between) = shown.split_first()?;
         let verifier = {

@@ -137,7 +137,7 @@ pub(in crate::server) struct Gate {
     token_reviews: Turns,
     access_reviews: Turns,
     metrics: Metrics,
-    /// Whether it was reported that the API server doesn't say. Once is enough: strangers can ask as
+    /// Whether it was reported that the API server doesn't answer. Once is enough: strangers can ask as
     /// often as they like.
     reported: AtomicBool,
 }
