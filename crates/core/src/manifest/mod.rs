@@ -1,9 +1,9 @@
 //! Converts bytes to pods, workloads and the objects they refer to, or to diagnostics with the problem,
 //! its position and its solution.
 //!
-//! The stages are *bytes → [`text`] → [`tree`] (values with positions) → JSON → [`decode`] (typed) →
-//! [`defaults`] → [`check`] → static pod or object*. [`support`] lists the fields that are refused. No
-//! message quotes a value: a diagnostic goes to logs and events.
+//! The stages are *bytes → [`text`] → [`tree`] (values with positions) → JSON →
+//! [`decode`](crate::decode) (typed) → [`defaults`] → [`check`] → static pod or object*. [`support`]
+//! lists the fields that are refused. No message quotes a value: a diagnostic goes to logs and events.
 
 mod build;
 mod check;
