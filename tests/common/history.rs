@@ -83,6 +83,22 @@ impl History {
             .count()
     }
 
+    /// Ids of the containers of that name in the spec that were created, and not started so far.
+    pub fn not_started(&self, container: &str) -> Vec<String> {
+        let prefix = format!("k8s_{container}_");
+        let all = self.all();
+        let of = |action: &str| {
+            let happened = all.iter().filter(|h| h.action == action);
+            happened
+                .filter(|h| h.name.starts_with(&prefix))
+                .map(|h| &h.id)
+                .collect::<Vec<_>>()
+        };
+        let (created, started) = (of("create"), of("start"));
+        let without = created.into_iter().filter(|id| !started.contains(id));
+        without.cloned().collect()
+    }
+
     /// Fails if two containers of that name in the spec ever ran at a time, of whichever pods.
     pub fn assert_one_at_a_time(&self, container: &str) {
         let all = self.all();
