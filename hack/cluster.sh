@@ -187,14 +187,13 @@ cluster_up() {
     wait_for "$CLUSTER_START_SECONDS" "the controller-manager to make service accounts" cluster_has_accounts
 }
 
-# cluster_down [SIGNAL]: ends what cluster_up started, and nothing else; data and certificates stay. By
-# KILL where nobody needs them any more.
+# cluster_down: ends what cluster_up started, and nothing else; data and certificates stay.
 cluster_down() {
-    local name signal="${1:-TERM}"
+    local name
     # The address may be another's until ours was begun.
     [ -d "$CLUSTER_DIR/pki" ] || return 0
     for name in kube-scheduler kube-controller-manager kube-apiserver etcd; do
-        cluster_stop "$name" "$signal"
+        cluster_stop "$name" TERM
     done
     ip addr del "$CLUSTER_ADDRESS/32" dev lo 2>/dev/null || true
 }

@@ -107,8 +107,7 @@ bed_down() {
         cp "$CLUSTER_DIR/kubelet.log" "$OUT/"
         kubelet_down
     fi
-    # Its directory goes with the root.
-    cluster_down KILL
+    cluster_down
 }
 
 # shellcheck source=hack/conformance/judge.sh
