@@ -11,7 +11,7 @@ const WORDS: [(&str, &str); 4] = [
     ("whom", "the noun itself"),
 ];
 
-/// What begins the declaration of a name.
+/// Keywords that come before the name in a declaration.
 const KEYWORDS: [&str; 9] = [
     "fn", "struct", "enum", "union", "trait", "type", "mod", "const", "static",
 ];

@@ -1,4 +1,5 @@
-//! What a crate offers is called by the product, not by tests alone; as far as names tell.
+//! Public functions are called by the product, not by tests alone. The check goes by names, so two
+//! functions of one name hide each other.
 
 use std::collections::BTreeSet;
 

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-/// What is never the same in a text, and the word in its place. Compiled once: answers have tens of
-/// thousands of texts.
+/// Patterns for the parts of a text that differ between two runs, each with the word that replaces them.
+/// Compiled once: answers have tens of thousands of texts.
 static VARYING: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
     [
         (

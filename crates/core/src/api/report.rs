@@ -41,7 +41,7 @@ pub struct StatusReport {
     /// Access to the host that is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_access: Vec<MissingAccessReport>,
-    /// The same, under its earlier name, for clients that know no other.
+    /// The same under the earlier JSON key, for clients and agents that know no other.
     #[serde(rename = "lacks", default, skip_serializing_if = "Vec::is_empty")]
     pub missing_access_alias: Vec<MissingAccessReport>,
     /// The Engine it drives.

@@ -118,7 +118,7 @@ fn written(resources: Option<&core::ResourceRequirements>) -> &str {
     limit.map_or("", |limit| limit.0.as_str())
 }
 
-/// What the containers that have a limit may use together; none where no container has one.
+/// The pod's limit of local storage, from those of its containers; `None` if no container has one.
 ///
 /// Upstream: `PodLimits` of `k8s.io/component-helpers/resource/helpers.go`.
 fn pod_limit(pod: &Pod) -> Option<Quantity> {
